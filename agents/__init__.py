@@ -1,0 +1,1 @@
+"""Language-model policies, critics and generation backends."""

@@ -1,0 +1,1 @@
+"""Learners: collection, returns, losses and trainers."""

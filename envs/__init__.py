@@ -1,0 +1,1 @@
+"""Text environments as PettingZoo parallel environments."""

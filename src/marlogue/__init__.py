@@ -1,0 +1,1 @@
+"""Marlogue: multi-agent reinforcement learning for teams of language models."""

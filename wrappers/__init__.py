@@ -1,0 +1,1 @@
+"""Environments in other shapes, for other libraries."""
