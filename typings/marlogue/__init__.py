@@ -1,0 +1,1 @@
+../../src/marlogue/__init__.py

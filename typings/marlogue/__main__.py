@@ -1,0 +1,1 @@
+../../src/marlogue/__main__.py
