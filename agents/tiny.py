@@ -51,7 +51,12 @@ def tiny_model(
         ValueError, TypeError: an argument does not fit; the message names it.
     """
     vocabulary = _vocabulary(words)
-    sizes = {"n_embd": n_embd, "n_layer": n_layer, "n_head": n_head, "n_positions": n_positions}
+    sizes: dict[str, object] = {
+        "n_embd": n_embd,
+        "n_layer": n_layer,
+        "n_head": n_head,
+        "n_positions": n_positions,
+    }
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"{name} ({size!r}) must be an integer of at least 1; set {name}=1")
@@ -84,7 +89,7 @@ def tiny_model(
     return model, _tokenizer(vocabulary, n_positions)
 
 
-def _vocabulary(words: Sequence[str]) -> dict[str, int]:
+def _vocabulary(words: Sequence[object]) -> dict[str, int]:
     """Give every word its id, the special tokens after the user's words."""
     if isinstance(words, str):
         raise TypeError(f"words ({words!r}) must be a list of words; set words={words.split()!r}")
