@@ -1,0 +1,138 @@
+"""Many episodes of any parallel environment, by one copy of it per episode."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
+
+from marlogue.envs.callbacks import noted
+from marlogue.envs.episodes import Infos, StepResult, check_agents
+from marlogue.envs.reward_values import as_finite
+from marlogue.envs.text_env import TextEnv
+
+Started = tuple[list[str], dict[str, str], Infos]
+
+
+class ForeignEpisodes:
+    """Episodes of a parallel environment that is only known by PettingZoo's interface.
+
+    Args:
+        env: the environment, of which deep copies are made, or a function that makes it.
+
+    Raises:
+        TypeError: when it is not a `ParallelEnv`, or does not name its possible agents.
+    """
+
+    def __init__(self, env: ParallelEnv | Callable[[], ParallelEnv]) -> None:
+        self._make = env if not isinstance(env, ParallelEnv) and callable(env) else _copier(env)
+        self._envs = [self._made()]
+        self._live: dict[int, list[str]] = {}
+        self._next_seed = 0
+        # A wrapped TextEnv counts its rows for itself; copies of it would all play the same ones.
+        inner = self._envs[0].unwrapped
+        self._rows = copy.deepcopy(inner) if isinstance(inner, TextEnv) else None
+        agents = getattr(self._envs[0], "possible_agents", None)
+        if not agents:
+            raise TypeError(f"env ({self._envs[0]}) must define possible_agents")
+        self.possible_agents: list[str] = list(agents)
+
+    def reset(self, starts: Sequence[Any], num_generations: int) -> list[Started]:
+        """Begin episodes, each in a copy of its own."""
+        plans = [self._plan(start.seed, start.options) for start in starts]
+        plans = [plan for plan in plans for _ in range(num_generations)]
+        while len(self._envs) < len(plans):
+            self._envs.append(self._made())
+        return [self._begin(index, seed, options) for index, (seed, options) in enumerate(plans)]
+
+    def _plan(
+        self, seed: int | None, options: Mapping[str, Any] | None
+    ) -> tuple[int | None, dict[str, Any] | None]:
+        """The arguments of the reset that copies can be given without drifting apart."""
+        options = None if options is None else dict(options)
+        if self._rows is not None:
+            origin = self._rows.next_origin(seed, options)
+            return seed, {**(options or {}), "item": origin.item, "row": origin.row}
+        if seed is None:
+            seed, self._next_seed = self._next_seed, self._next_seed + 1
+        return seed, options
+
+    def _begin(self, index: int, seed: int | None, options: dict[str, Any] | None) -> Started:
+        env = self._envs[index]
+        with noted(f"resetting episode {index} of {env} with seed {seed}"):
+            shown, infos = env.reset(seed=seed, options=options)
+        self._live[index] = agents = list(env.agents)
+        _check_texts(shown, agents, f"the reset of episode {index} of {env}")
+        return list(agents), dict(shown), dict(infos)
+
+    def step(
+        self, indices: Sequence[int], actions: Sequence[Mapping[str, str]]
+    ) -> list[tuple[list[str], StepResult]]:
+        """Play a turn of some episodes. Agents that are flagged as ended are not live any more."""
+        for index, action in zip(indices, actions, strict=True):
+            check_agents(action, self._live[index])
+        return [
+            self._step_one(index, action) for index, action in zip(indices, actions, strict=True)
+        ]
+
+    def _step_one(self, index: int, action: Mapping[str, str]) -> tuple[list[str], StepResult]:
+        env = self._envs[index]
+        with noted(f"stepping episode {index} of {env}"):
+            returned = env.step(dict(action))
+        where = f"the step of episode {index} of {env}"
+        if not isinstance(returned, tuple) or len(returned) != 5:
+            raise ValueError(f"{where} returned {type(returned).__name__}, not PettingZoo's five")
+        result = StepResult(*(dict(part) for part in returned))
+        self._live[index] = live = [agent for agent in env.agents if not _ended(agent, result)]
+        _check_texts(result.observations, live, where)
+        rewards = {
+            agent: as_finite(
+                reward := result.rewards.get(agent), f"the reward {reward!r}", f"{agent}, {where}"
+            )
+            for agent in action
+        }
+        return list(live), result._replace(rewards=rewards)
+
+    def close(self) -> None:
+        """Close the copies."""
+        for env in self._envs:
+            env.close()
+
+    def _made(self) -> ParallelEnv:
+        env = self._make()
+        if not isinstance(env, ParallelEnv):
+            raise TypeError(f"the environment factory returned {env!r}, not a ParallelEnv")
+        return env
+
+
+def _copier(env: Any) -> Callable[[], ParallelEnv]:
+    if isinstance(env, AECEnv):
+        raise TypeError(
+            f"env ({env}) is an AEC environment; pass the parallel one, as from "
+            "pettingzoo.utils.aec_to_parallel"
+        )
+    if not isinstance(env, ParallelEnv):
+        raise TypeError(f"env ({env!r}) must be a PettingZoo ParallelEnv, or a function making one")
+
+    def copied() -> ParallelEnv:
+        with noted(f"copying {env}; pass a function that makes the environment if it cannot be"):
+            return copy.deepcopy(env)
+
+    return copied
+
+
+def _ended(agent: str, result: StepResult) -> bool:
+    return bool(result.terminations.get(agent, False) or result.truncations.get(agent, False))
+
+
+def _check_texts(shown: Mapping[str, Any], agents: Sequence[str], where: str) -> None:
+    for agent in agents:
+        if agent not in shown:
+            raise ValueError(f"{where} gave {agent} no observation")
+        if not isinstance(shown[agent], str):
+            raise ValueError(
+                f"{where} gave {agent} the observation {shown[agent]!r}; it must be a prompt "
+                "(str): wrap the environment so that it speaks in texts"
+            )
