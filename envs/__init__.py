@@ -1,16 +1,22 @@
 """Text environments as PettingZoo parallel environments."""
 
+from marlogue.envs import coordination_v0, story_length_v0
 from marlogue.envs.aec import to_aec
+from marlogue.envs.checks import check_text_env
 from marlogue.envs.joint_text import joint_text
+from marlogue.envs.registry import TASKS, make
 from marlogue.envs.reward_processors import RewardProcessors
 from marlogue.envs.rewards import batched_reward
 from marlogue.envs.rows import RowOrder
 from marlogue.envs.runner import BatchRunner, Episode, Start
 from marlogue.envs.spaces import UnicodeText
-from marlogue.envs.text_env import StepResult, TextEnv
+from marlogue.envs.text_env import StepResult, TextEnv, env, parallel_env, raw_env
+from marlogue.envs.trial import ConformanceError
 
 __all__ = [
+    "TASKS",
     "BatchRunner",
+    "ConformanceError",
     "Episode",
     "RewardProcessors",
     "RowOrder",
@@ -19,6 +25,13 @@ __all__ = [
     "TextEnv",
     "UnicodeText",
     "batched_reward",
+    "check_text_env",
+    "coordination_v0",
+    "env",
     "joint_text",
+    "make",
+    "parallel_env",
+    "raw_env",
+    "story_length_v0",
     "to_aec",
 ]

@@ -87,12 +87,7 @@ class ForeignEpisodes:
         result = StepResult(*(dict(part) for part in returned))
         self._live[index] = live = [agent for agent in env.agents if not _ended(agent, result)]
         _check_texts(result.observations, live, where)
-        rewards = {
-            agent: as_finite(
-                reward := result.rewards.get(agent), f"the reward {reward!r}", f"{agent}, {where}"
-            )
-            for agent in action
-        }
+        rewards = {agent: _reward(result, agent, where) for agent in action}
         return list(live), result._replace(rewards=rewards)
 
     def close(self) -> None:
@@ -136,3 +131,8 @@ def _check_texts(shown: Mapping[str, Any], agents: Sequence[str], where: str) ->
                 f"{where} gave {agent} the observation {shown[agent]!r}; it must be a prompt "
                 "(str): wrap the environment so that it speaks in texts"
             )
+
+
+def _reward(result: StepResult, agent: str, where: str) -> float:
+    reward = result.rewards.get(agent)
+    return as_finite(reward, f"the environment gave the reward {reward!r}", f"{agent}, {where}")

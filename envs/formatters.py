@@ -64,7 +64,7 @@ class Formatters:
             formatters = prompt_field
         if callable(formatters):
             formatters = [formatters] * len(agents)
-        if not isinstance(formatters, Sequence) or isinstance(formatters, str | bytes):
+        if not isinstance(formatters, Sequence):
             raise TypeError(
                 f"formatters ({formatters!r}) must be None, a callable, or a list of callables"
             )

@@ -9,8 +9,9 @@ from typing import Any
 
 from gymnasium import logger
 from gymnasium.spaces import Space
-from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
+from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
 
+from marlogue.envs.aec import to_aec, to_raw_aec
 from marlogue.envs.episodes import (
     EpisodeState,
     Infos,
@@ -287,3 +288,18 @@ def step_many(envs: Sequence[TextEnv], actions: Sequence[Mapping[str, str]]) -> 
     for env, (state, _) in zip(envs, results, strict=True):
         env._enter(state)
     return [result for _, result in results]
+
+
+def parallel_env(**kwargs: Any) -> TextEnv:
+    """Make a `TextEnv`; the arguments are those of the class."""
+    return TextEnv(**kwargs)
+
+
+def raw_env(**kwargs: Any) -> AECEnv:
+    """Make a `TextEnv` in PettingZoo's AEC form, without checks of the order of calls."""
+    return to_raw_aec(parallel_env(**kwargs))
+
+
+def env(**kwargs: Any) -> AECEnv:
+    """Make a `TextEnv` in PettingZoo's AEC form."""
+    return to_aec(parallel_env(**kwargs))
