@@ -1,0 +1,108 @@
+"""The checkout agrees with itself: links for type checkers, requirements, pins, version."""
+
+import ast
+import re
+import sys
+from configparser import ConfigParser
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import marlogue
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("envs", "agents", "algorithms", "wrappers")
+SOURCES = [ROOT / "src/marlogue", *(ROOT / folder for folder in FOLDERS)]
+# A module is imported under another name than its distribution has.
+DISTRIBUTIONS = {"stable_baselines3": "stable-baselines3", "yaml": "pyyaml"}
+
+
+def read_setup() -> ConfigParser:
+    """Return setup.cfg."""
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    return setup
+
+
+def requirement_names(lines: str) -> set[str]:
+    """Return the distribution names of a list of requirements, in small letters."""
+    return {re.split(r"[\[<>=!~; ]", line)[0].lower() for line in lines.split("\n") if line}
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Return the top-level names that the file imports anywhere."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def test_type_checkers_see_every_module() -> None:
+    links = ROOT / "typings/marlogue"
+    for name in FOLDERS:
+        assert (links / name).resolve() == ROOT / name
+    for path in (ROOT / "src/marlogue").iterdir():
+        if path.suffix in {".py", ".typed"} or (path / "__init__.py").exists():
+            mend = f"ln -s ../../src/marlogue/{path.name} typings/marlogue/{path.name}"
+            assert (links / path.name).resolve() == path, f"no link to {path.name}; run: {mend}"
+
+
+def test_links_are_relative_and_whole() -> None:
+    for link in (ROOT / "typings/marlogue").iterdir():
+        assert link.is_symlink()
+        assert not link.readlink().is_absolute()
+        assert link.exists(), f"{link} points to nothing; delete it"
+
+
+def test_no_folder_shadows_the_package() -> None:
+    assert not (ROOT / "marlogue").exists()
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    for source in SOURCES:
+        for module in source.rglob("*.py"):
+            assert (module.parent / "__init__.py").exists(), f"{module.parent} has no __init__.py"
+
+
+def test_imports_are_required() -> None:
+    setup = read_setup()
+    required = requirement_names(setup["options"]["install_requires"])
+    extras = set[str]()
+    for name in ("smollm2", "plot", "wandb"):
+        extras |= requirement_names(setup["options.extras_require"][name])
+    known = required | extras | {"marlogue"}
+    missing = {
+        f"{path.relative_to(ROOT)} imports {module}"
+        for source in SOURCES
+        for path in source.rglob("*.py")
+        for module in imported_modules(path) - set(sys.stdlib_module_names)
+        if DISTRIBUTIONS.get(module, module) not in known
+    }
+    assert not missing, f"{sorted(missing)}: add what they import to setup.cfg"
+
+
+def test_requirements_are_pinned() -> None:
+    setup = read_setup()
+    pinned = requirement_names((ROOT / "constraints.txt").read_text(encoding="utf-8"))
+    pinned = {name.replace("_", "-") for name in pinned}
+    wanted = requirement_names(setup["options"]["install_requires"])
+    wanted |= requirement_names(setup["options.extras_require"]["dev"])
+    assert wanted - pinned == set()
+
+
+def test_extra_dev_has_what_the_small_model_needs() -> None:
+    extras = read_setup()["options.extras_require"]
+    assert requirement_names(extras["smollm2"]) <= requirement_names(extras["dev"])
+
+
+def test_version_is_the_installed_one() -> None:
+    assert metadata.version("marlogue") == marlogue.__version__
+
+
+@pytest.mark.parametrize("target", ["make quickstart", "make test"])
+def test_readme_names_the_commands(target: str) -> None:
+    assert target in (ROOT / "README.md").read_text(encoding="utf-8")
