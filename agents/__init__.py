@@ -1,1 +1,53 @@
-"""Language-model policies, critics and generation backends."""
+"""What acts and what judges: language-model policies, critics, generation and scoring."""
+
+from marlogue.agents.completion import Completion
+from marlogue.agents.critic import Critic
+from marlogue.agents.generation import (
+    Generated,
+    GenerationBackend,
+    TransformersBackend,
+    end_token_ids,
+)
+from marlogue.agents.heads import ValueHead
+from marlogue.agents.loading import load_causal_lm, load_tokenizer, load_trunk, resolve_identifier
+from marlogue.agents.modes import eval_mode
+from marlogue.agents.policy import LLMPolicy
+from marlogue.agents.prompts import PromptEncoder
+from marlogue.agents.sampling import SamplingParams, Stream, sample_tokens, uniforms
+from marlogue.agents.scoring import Answered, Scores, k3, micro_batches, score, sum_by_row
+from marlogue.agents.smollm2 import load_smollm2, smollm2_path
+from marlogue.agents.tiny import tiny_model
+from marlogue.agents.trunk import Padded, Trunk, pad
+
+__all__ = [
+    "Answered",
+    "Completion",
+    "Critic",
+    "Generated",
+    "GenerationBackend",
+    "LLMPolicy",
+    "Padded",
+    "PromptEncoder",
+    "SamplingParams",
+    "Scores",
+    "Stream",
+    "TransformersBackend",
+    "Trunk",
+    "ValueHead",
+    "end_token_ids",
+    "eval_mode",
+    "k3",
+    "load_causal_lm",
+    "load_smollm2",
+    "load_tokenizer",
+    "load_trunk",
+    "micro_batches",
+    "pad",
+    "resolve_identifier",
+    "sample_tokens",
+    "score",
+    "smollm2_path",
+    "sum_by_row",
+    "tiny_model",
+    "uniforms",
+]

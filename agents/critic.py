@@ -1,0 +1,57 @@
+"""A critic: a transformer without a language-model head, and a value head on its last token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from marlogue.agents.heads import ValueHead
+from marlogue.agents.trunk import Trunk
+
+
+class Critic:
+    """Maps a history (token ids) to one value, read at the history's last token.
+
+    V(h) reads a history that ends with the prompt, Q(h, a) one that ends with the completion.
+
+    Args:
+        model: a transformers model. A language-model head, where it has one, is neither run nor
+            trained.
+        tokenizer: turns text into the ids of this model.
+        value_head: the head; by default a new one of ``value_head_hidden_dim``.
+        value_head_hidden_dim: hidden size of the new head; None for a linear one.
+        generator: source of the new head's weights.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        value_head: ValueHead | None = None,
+        value_head_hidden_dim: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.trunk = Trunk(model)
+        if value_head is None:
+            width = model.config.get_text_config().hidden_size
+            value_head = ValueHead(width, value_head_hidden_dim, generator=generator)
+        self.value_head = value_head.to(self.trunk.device)
+
+    @property
+    def device(self) -> torch.device:
+        return self.trunk.device
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """What is trained: the trunk and the value head."""
+        yield from self.trunk.base.parameters()
+        yield from self.value_head.parameters()
+
+    def values(self, histories: Sequence[Sequence[int]]) -> Tensor:
+        """Values [B] of B histories in one batch, float32; differentiable."""
+        return self.value_head(self.trunk.last_hidden(histories))

@@ -1,0 +1,100 @@
+"""Models and tokenizers from identifiers or objects, with float32 master weights."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from marlogue.agents.smollm2 import smollm2_path
+
+#: Identifiers that mean a model which comes without a hub.
+_OFFLINE_MODELS = {"smollm2": smollm2_path}
+
+
+def resolve_identifier(name: str) -> str:
+    """A model identifier as transformers knows it: a folder or a hub id."""
+    offline = _OFFLINE_MODELS.get(name)
+    return name if offline is None else str(offline())
+
+
+def load_causal_lm(
+    source: str | Path | PreTrainedModel, model_kwargs: Mapping[str, Any] | None = None
+) -> PreTrainedModel:
+    """A causal language model with float32 weights, in evaluation mode.
+
+    Args:
+        source: "smollm2", a folder, a hub id, or a model object (used itself, not copied).
+        model_kwargs: arguments of ``from_pretrained``.
+
+    Raises:
+        ValueError: when nothing can be loaded from the identifier; the cause is attached.
+    """
+    return _load(AutoModelForCausalLM, source, model_kwargs)
+
+
+def load_trunk(
+    source: str | Path | PreTrainedModel, model_kwargs: Mapping[str, Any] | None = None
+) -> PreTrainedModel:
+    """The same, without a language-model head where it is loaded from an identifier."""
+    return _load(AutoModel, source, model_kwargs)
+
+
+def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of an identifier.
+
+    Raises:
+        ValueError: when there is none; the cause is attached.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(resolve_identifier(str(source)))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"no tokenizer could be loaded for {str(source)!r}; check the name, or pass tokenizer="
+        ) from error
+
+
+def _load(
+    auto: Any, source: str | Path | PreTrainedModel, model_kwargs: Mapping[str, Any] | None
+) -> PreTrainedModel:
+    if isinstance(source, PreTrainedModel):
+        model = source
+    elif isinstance(source, str | Path):
+        kwargs = {"dtype": torch.float32, **(model_kwargs or {})}
+        try:
+            model = auto.from_pretrained(resolve_identifier(str(source)), **kwargs)
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"no model could be loaded from {str(source)!r}; check the name or the folder "
+                "(the cause is above)."
+            ) from error
+    else:
+        raise TypeError(
+            f"model ({type(source).__name__}) must be an identifier or a transformers model."
+        )
+    return _with_float32_weights(model).eval()
+
+
+def _with_float32_weights(model: PreTrainedModel) -> PreTrainedModel:
+    """At the learning rates of fine-tuning, half-precision weights don't move: an update of
+    5e-6 is lost in the rounding of a weight of 0.02."""
+    floating = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    if floating - {torch.float32, torch.float64}:
+        warnings.warn(
+            f"the weights of {type(model).__name__} are {', '.join(map(str, floating))}; they are "
+            "trained in float32, since smaller steps than their precision would be lost. For "
+            "speed set dtype='bfloat16' in the configuration (autocast).",
+            stacklevel=4,
+        )
+        model = model.float()
+    return model
