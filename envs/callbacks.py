@@ -114,3 +114,13 @@ def noted(where: str) -> Iterator[None]:
 def place(row: int | None, turn: int) -> str:
     """Name a row and a turn in messages. Rows and turns are counted from 0."""
     return f"{'an item given in options' if row is None else f'row {row}'}, turn {turn}"
+
+
+def kind_of(value: Any) -> str:
+    """What a callback returned, in a few words for messages."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    article = "an" if name[0].lower() in "aeiou" else "a"
+    shown = f" ({value[:40]!r})" if isinstance(value, str) else ""
+    return f"{article} {name}{shown}"

@@ -10,17 +10,13 @@ import copy
 import json
 import math
 import numbers
-import pickle
-import random
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import numpy as np
 from gymnasium.spaces import Space
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
+from marlogue.envs.repeat_checks import check_copies, check_seeding
 from marlogue.envs.trial import ConformanceError, Trial
 
 SAYABLE = (
@@ -85,29 +81,6 @@ def check_interface(trial: Trial) -> None:
             )
 
 
-def check_reset(trial: Trial) -> None:
-    """Reset takes seed and options, tolerates unknown options, and brings all agents back."""
-    for _ in range(2):
-        returned = trial.env.reset(seed=trial.seed, options={"an unknown option": 1})
-        trial.require(
-            isinstance(returned, tuple)
-            and len(returned) == 2
-            and all(isinstance(part, dict) for part in returned),
-            f"reset must return two dicts (observations, infos), not {returned!r}",
-        )
-        agents = list(trial.env.agents)
-        trial.require(bool(agents), "agents must not be empty after reset")
-        trial.require(
-            set(agents) <= set(trial.env.possible_agents),
-            f"agents ({agents}) must be among possible_agents ({trial.env.possible_agents})",
-        )
-        for name, part in zip(("observations", "infos"), returned, strict=True):
-            missing = [agent for agent in agents if agent not in part]
-            trial.require(not missing, f"the {name} of reset lack {', '.join(missing)}")
-        for _ in trial.steps():
-            pass
-
-
 def check_containment(trial: Trial) -> None:
     """Spaces contain every observation, and whatever a language model may say."""
     for agent in trial.env.possible_agents:
@@ -141,6 +114,23 @@ def _require_contained(
             f"observation_space({agent!r}) ({space}) does not contain the observation at {when}: "
             f"{shown[agent]!r}",
         )
+
+
+def check_reset(trial: Trial) -> None:
+    """Reset takes seed and options, tolerates unknown options, and brings all agents back."""
+    for _ in range(2):
+        returned = trial.reset(options={"an unknown option": 1})
+        agents = list(trial.env.agents)
+        trial.require(bool(agents), "agents must not be empty after reset")
+        trial.require(
+            set(agents) <= set(trial.env.possible_agents),
+            f"agents ({agents}) must be among possible_agents ({trial.env.possible_agents})",
+        )
+        for name, part in zip(("observations", "infos"), returned, strict=True):
+            missing = [agent for agent in agents if agent not in part]
+            trial.require(not missing, f"the {name} of reset lack {', '.join(missing)}")
+        for _ in trial.steps():
+            pass
 
 
 def check_end_flags(trial: Trial) -> None:
@@ -207,20 +197,6 @@ def check_rewards(trial: Trial) -> None:
             )
 
 
-def check_fresh_dicts(trial: Trial) -> None:
-    """Nothing that was returned changes later, or is returned again."""
-    shown, infos = trial.reset()
-    returned: list[Any] = [shown, infos, *infos.values()]
-    before = copy.deepcopy(returned)
-    for turn, step in enumerate(trial.steps()):
-        parts = [*step.parts.values(), *step.parts["infos"].values()]
-        again = [part for part in parts if any(part is earlier for earlier in returned)]
-        trial.require(not again, f"turn {turn} returned a dict again that was returned before")
-        trial.require(returned == before, f"turn {turn} changed a dict that was returned before")
-        returned += parts
-        before = copy.deepcopy(returned)
-
-
 def check_infos(trial: Trial) -> None:
     """Infos are JSON, one of each agent."""
     _, infos = trial.reset()
@@ -246,81 +222,18 @@ def _require_json(
             ) from error
 
 
-def check_seeding(trial: Trial) -> None:
-    """The same seed gives the same episode from reset to end, without the global generators."""
-    episodes = [_record(trial) for _ in range(2)]
-    for moment, (first, second) in enumerate(zip(*episodes, strict=False)):
-        when = "reset" if moment == 0 else f"turn {moment - 1}"
-        trial.require(
-            first == second,
-            f"two episodes with seed {trial.seed} differ at {when}: {first!r} and {second!r}",
-        )
-    lengths = [len(episode) - 1 for episode in episodes]
-    trial.require(
-        lengths[0] == lengths[1],
-        f"two episodes with seed {trial.seed} have {lengths[0]} and {lengths[1]} turns",
-    )
-    with _moved_generators():
-        before = _global_generators()
-        _record(trial)
-        untouched = _global_generators() == before
-    trial.require(
-        untouched,
-        "it seeds or uses a global random generator; give it a private one, of reset's seed",
-    )
-
-
-def _record(trial: Trial) -> list[Any]:
-    """The whole episode: what reset returned, and every step."""
-    return [copy.deepcopy(trial.reset()), *(copy.deepcopy(step) for step in trial.steps())]
-
-
-def _global_generators() -> list[bytes]:
-    states: list[Any] = [random.getstate(), np.random.get_state()]  # noqa: NPY002
-    if "torch" in sys.modules:
-        states.append(sys.modules["torch"].get_rng_state().numpy().tobytes())
-    return [pickle.dumps(state) for state in states]
-
-
-@contextmanager
-def _moved_generators() -> Iterator[None]:
-    """Put the global generators where no seeding leaves them, and back afterwards."""
-    saved = random.getstate(), np.random.get_state()  # noqa: NPY002
-    torch = sys.modules.get("torch")
-    saved_torch = None if torch is None else torch.get_rng_state()
-    random.random()
-    np.random.random()  # noqa: NPY002
-    if torch is not None:
-        torch.rand(())
-    try:
-        yield
-    finally:
-        random.setstate(saved[0])
-        np.random.set_state(saved[1])  # noqa: NPY002
-        if torch is not None:
-            torch.set_rng_state(saved_torch)
-
-
-def check_copies(trial: Trial) -> None:
-    """Pickled and deep copies, made in mid-episode, play on alike and apart from each other."""
-    trial.reset()
-    try:
-        copies = {
-            "pickled": pickle.loads(pickle.dumps(trial.env)),
-            "deep": copy.deepcopy(trial.env),
-        }
-    except Exception as error:
-        raise ConformanceError(
-            f"{trial.env}: it must be possible to pickle and deep-copy it ({error!r}); give it "
-            "functions of a module in place of lambdas and local ones, or skip 'copies'"
-        ) from error
-    expected = [copy.deepcopy(step) for step in trial.steps()]
-    for kind, env in copies.items():
-        twin = Trial(env, trial.seed, trial.max_turns, trial.leaving)
-        trial.require(
-            [copy.deepcopy(step) for step in twin.steps()] == expected,
-            f"a {kind} copy made after reset does not play on like the original",
-        )
+def check_fresh_dicts(trial: Trial) -> None:
+    """Nothing that was returned changes later, or is returned again."""
+    shown, infos = trial.reset()
+    returned: list[Any] = [shown, infos, *infos.values()]
+    before = copy.deepcopy(returned)
+    for turn, step in enumerate(trial.steps()):
+        parts = [*step.parts.values(), *step.parts["infos"].values()]
+        again = [part for part in parts if any(part is earlier for earlier in returned)]
+        trial.require(not again, f"turn {turn} returned a dict again that was returned before")
+        trial.require(returned == before, f"turn {turn} changed a dict that was returned before")
+        returned += parts
+        before = copy.deepcopy(returned)
 
 
 def check_state(trial: Trial) -> None:
@@ -344,13 +257,13 @@ def check_state(trial: Trial) -> None:
 
 CHECKS: dict[str, Callable[[Trial], None]] = {
     "interface": check_interface,
-    "reset": check_reset,
     "containment": check_containment,
+    "reset": check_reset,
     "end_flags": check_end_flags,
     "after_end": check_after_end,
     "rewards": check_rewards,
-    "fresh_dicts": check_fresh_dicts,
     "infos": check_infos,
+    "fresh_dicts": check_fresh_dicts,
     "seeding": check_seeding,
     "copies": check_copies,
     "state": check_state,

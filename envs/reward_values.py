@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from marlogue.envs.callbacks import kind_of
+
 AgentRewards = tuple[float | None, ...]
 """One reward per agent; None where the reward function abstained."""
 
@@ -41,7 +43,7 @@ def read_rewards(
     if _is_number(values) and num_joint == 1:
         values = [values]
     if not isinstance(values, list):
-        raise complaint.about(f"{_kind(returned)}")
+        raise complaint.about(f"{kind_of(returned)}")
     if any(isinstance(value, list) for value in values):
         nested = [_nested(value, complaint, num_agents) for value in values]
     elif num_joint == 1 and len(values) == num_agents:
@@ -67,7 +69,7 @@ def as_finite(value: Any, what: str, where: str) -> float:
     """
     plain = _plain(value)
     if not _is_number(plain):
-        raise ValueError(f"{what} ({where}), which is {_kind(value)}; it must be a number")
+        raise ValueError(f"{what} ({where}), which is {kind_of(value)}; it must be a number")
     try:
         number = float(plain)
     except OverflowError:
@@ -100,7 +102,7 @@ def _nested(value: Any, complaint: _Complaint, num_agents: int) -> list[Any]:
     if value is None:
         return [None] * num_agents
     if not isinstance(value, list):
-        raise complaint.about(f"a mix of lists and {_kind(value)}")
+        raise complaint.about(f"a mix of lists and {kind_of(value)}")
     if len(value) != num_agents:
         raise complaint.about(f"a list of {len(value)} value(s) for {num_agents} agent(s)")
     return value
@@ -128,11 +130,3 @@ def _plain(value: Any) -> Any:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real)
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "None"
-    if isinstance(value, str):
-        return f"a str ({value[:40]!r})"
-    return f"a {type(value).__name__}"

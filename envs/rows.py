@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
+from marlogue.envs.callbacks import noted
+
 Row = dict[str, Any]
 
 
@@ -85,7 +87,9 @@ class Rows:
             )
         if not 0 <= index < self.length:
             raise ValueError(f"row ({index}) must be within 0 and {self.length - 1}")
-        return checked_row(self.source[index], index)
+        with noted(f"reading row {index} of the dataset"):
+            row = self.source[index]
+        return checked_row(row, index)
 
     def stream(self, start: int = 0) -> Iterator[Row]:
         """Copies of the rows in their own order, from row `start` on.

@@ -10,6 +10,7 @@ from marlogue.envs.callbacks import (
     accepted_keywords,
     callback_name,
     callback_signature,
+    kind_of,
     noted,
     place,
     require_callable,
@@ -107,7 +108,7 @@ class Transition:
         complaint = f"external_transition ({self.name}) returned"
         expected = f"expected a list with one prompt (str) for each of {', '.join(self.agents)}"
         if isinstance(returned, str | bytes) or not isinstance(returned, Sequence):
-            raise ValueError(f"{complaint} {_kind(returned)} ({where}); {expected}")
+            raise ValueError(f"{complaint} {kind_of(returned)} ({where}); {expected}")
         prompts = tuple(returned)
         if len(prompts) != len(self.agents):
             missing = ", ".join(self.agents[len(prompts) :])
@@ -117,7 +118,7 @@ class Transition:
             )
         for agent, prompt in zip(self.agents, prompts, strict=True):
             if not isinstance(prompt, str):
-                raise ValueError(f"{complaint} {_kind(prompt)} for {agent} ({where}); {expected}")
+                raise ValueError(f"{complaint} {kind_of(prompt)} for {agent} ({where}); {expected}")
         return prompts
 
 
@@ -134,9 +135,3 @@ def _settle_call(func: ExternalTransition) -> tuple[str, ...]:
             f"keywords out of {', '.join((*STANDARD, *EXTRAS))}: {error}"
         ) from None
     return keywords
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "None"
-    return f"a {type(value).__name__} ({str(value)[:60]!r})"

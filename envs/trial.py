@@ -36,11 +36,18 @@ class Trial:
         if not holds:
             raise ConformanceError(f"{self.env}: {fault}")
 
-    def reset(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def reset(self, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start the seeded episode; actions are sampled anew from the beginning, too."""
         for index, agent in enumerate(self.env.possible_agents):
             self.env.action_space(agent).seed(self.seed + index)
-        shown, infos = self.env.reset(seed=self.seed)
+        returned = self.env.reset(seed=self.seed, options=options)
+        self.require(
+            isinstance(returned, tuple)
+            and len(returned) == 2
+            and all(isinstance(part, dict) for part in returned),
+            f"reset must return two dicts (observations, infos), not {returned!r}",
+        )
+        shown, infos = returned
         return shown, infos
 
     def step(self) -> Step:
@@ -54,7 +61,13 @@ class Trial:
             and all(isinstance(part, dict) for part in returned),
             f"step must return five dicts ({', '.join(PARTS)}), not {returned!r}",
         )
-        return Step(acting, list(self.env.agents), dict(zip(PARTS, returned, strict=True)))
+        step = Step(acting, list(self.env.agents), dict(zip(PARTS, returned, strict=True)))
+        flags = step.parts["terminations"], step.parts["truncations"]
+        ended = [a for a in step.live if any(flag.get(a, False) for flag in flags)]
+        self.require(
+            not ended, f"agents ({step.live}) must not hold {', '.join(ended)} after their end"
+        )
+        return step
 
     def steps(self) -> Iterator[Step]:
         """Play the episode to its end."""
