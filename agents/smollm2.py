@@ -208,7 +208,6 @@ def convert_gguf(gguf: Path, folder: Path, *, verbose: bool = False) -> None:
         with torch.device("meta"):
             plain = type(read)(config)
         plain.load_state_dict(read.state_dict(), assign=True)
-        plain.tie_weights()
         plain.generation_config.eos_token_id = tokenizer.eos_token_id
         plain.generation_config.pad_token_id = tokenizer.pad_token_id
         tokenizer.model_max_length = config.max_position_embeddings

@@ -69,6 +69,17 @@ class TestSpecialTokens:
         assert got[0] == 1
         assert got.count(1) == 1
 
+    def test_blanks_before_the_bos_that_are_tokens_themselves(self) -> None:
+        tokenizer = byte_tokenizer()
+        tokenizer.add_special_tokens({"bos_token": "<s>"})
+        bos = tokenizer.bos_token_id
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", bos)]
+        )
+        encoder = PromptEncoder(tokenizer)
+        assert tokenizer.decode(encoder("hi")) == "<s>hi"
+        assert tokenizer.decode(encoder(" \n<s>hi")) == " \n<s>hi"
+
     def test_a_bos_further_on_is_text_and_does_not_replace_the_first(self) -> None:
         assert PromptEncoder(word_tokenizer())("hi <s> hi") == [1, 3, 1, 3]
 
@@ -436,6 +447,16 @@ class TestSmolLM2:
             got = encoder(prompt)
             assert limit - 1 <= len(got) <= limit
             assert got[-4:] == [1, 520, 9531, 198]
+
+    def test_words_are_not_torn(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Each word is one token, tails of words are up to three: cuts fall between words."""
+        encoder = PromptEncoder(tokenizer, prompt_overflow="truncate")
+        prompt = " ".join(["consciousness", "explanation", "wonderful"] * 30)
+        assert len(encoder(prompt)) == 90
+        for room in range(3, 90):
+            got = encoder(prompt, room)
+            assert room - 2 <= len(got) <= room
+            assert set(tokenizer.decode(got).split()) <= set(prompt.split())
 
     def test_c53_half_a_character_as_a_prompt(self, tokenizer: PreTrainedTokenizerBase) -> None:
         half = tokenizer.decode([10813])
