@@ -166,7 +166,8 @@ class TestRows:
             batch_items[0]["prompt"] = "spoilt"
             return [0.0]
 
-        def transition(item, num_agents, infos, prompt_history_per_agent, **_):
+        def transition(item, prompt, num_agents, infos, prompt_history_per_agent, **_):
+            assert (item, prompt) == ({"prompt": "x", "seen": []}, "x")
             item.clear()
             infos["agent_0"]["item"]["seen"].append(2)
             prompt_history_per_agent[0].append("spoilt")
