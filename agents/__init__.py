@@ -10,7 +10,7 @@ from marlogue.agents.generation import (
 )
 from marlogue.agents.heads import ValueHead
 from marlogue.agents.loading import load_causal_lm, load_tokenizer, load_trunk, resolve_identifier
-from marlogue.agents.modes import eval_mode
+from marlogue.agents.modes import eval_mode, update_mode
 from marlogue.agents.policy import LLMPolicy
 from marlogue.agents.prompts import PromptEncoder
 from marlogue.agents.sampling import SamplingParams, Stream, sample_tokens, uniforms
@@ -50,4 +50,5 @@ __all__ = [
     "sum_by_row",
     "tiny_model",
     "uniforms",
+    "update_mode",
 ]

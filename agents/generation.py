@@ -80,17 +80,17 @@ class TransformersBackend:
         self.batch_size = batch_size
         self._is_copy = dtype is not None and dtype != model.dtype
         # Not from_pretrained again: the copy must hold the weights as they are now.
-        self.trunk = Trunk(deepcopy(model).to(dtype).requires_grad_(False)) if (
-            self._is_copy
-        ) else Trunk(model)
+        self.trunk = (
+            Trunk(deepcopy(model).to(dtype).requires_grad_(False))
+            if (self._is_copy)
+            else Trunk(model)
+        )
 
     @torch.no_grad()
     def sync(self, model: PreTrainedModel) -> None:
         """Bring the decoding copy, where there is one, up to date with ``model``."""
         if self._is_copy:
-            for ours, theirs in zip(
-                self.trunk.model.parameters(), model.parameters(), strict=True
-            ):
+            for ours, theirs in zip(self.trunk.model.parameters(), model.parameters(), strict=True):
                 ours.copy_(theirs)
 
     def generate(

@@ -1,1 +1,22 @@
-"""Learners: collection, returns, losses and trainers."""
+"""Learners: MAAC and IAC, their configurations, and what they are made of."""
+
+from marlogue.algorithms.callbacks import Callback
+from marlogue.algorithms.config import ActorCriticConfig, IACConfig, MAACConfig
+from marlogue.algorithms.iac import IACTrainer
+from marlogue.algorithms.maac import MAACTrainer
+from marlogue.algorithms.on_policy import OnPolicyTrainer
+from marlogue.algorithms.sample import Joint, Sample
+from marlogue.algorithms.saving import load_team
+
+__all__ = [
+    "ActorCriticConfig",
+    "Callback",
+    "IACConfig",
+    "IACTrainer",
+    "Joint",
+    "MAACConfig",
+    "MAACTrainer",
+    "OnPolicyTrainer",
+    "Sample",
+    "load_team",
+]

@@ -1,0 +1,209 @@
+"""Rollouts: episodes played together, and the samples that they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from marlogue.agents import Completion, LLMPolicy, SamplingParams, Stream
+from marlogue.algorithms.returns import expected_returns
+from marlogue.algorithms.sample import Joint, Sample
+from marlogue.envs import BatchRunner, Episode, Start, StepResult
+
+
+class Item(NamedTuple):
+    """One training or evaluation item: its running number, and how its episodes begin."""
+
+    index: int
+    start: Start
+
+
+@dataclass
+class Collector:
+    """Plays episodes with a team of policies.
+
+    Args:
+        runner: the environment.
+        policies: one per agent, in the order of the environment's ``possible_agents``.
+        params: how the policies sample.
+        max_turns: an episode that has not ended by then is an error.
+        stream: first numbers of every stream of random numbers, e.g. (seed, purpose).
+        bootstrap_actions: also sample an action for the final observation of a truncated episode
+            (a Q critic bootstraps from it).
+        parallel: let policies on different devices generate at the same time.
+    """
+
+    runner: BatchRunner
+    policies: Sequence[LLMPolicy]
+    params: SamplingParams
+    max_turns: int
+    stream: tuple[int, ...]
+    bootstrap_actions: bool = False
+    parallel: bool = False
+
+    def collect(self, items: Sequence[Item], num_generations: int = 1) -> list[list[Sample]]:
+        """Play ``num_generations`` episodes of each item, all of them together.
+
+        Returns:
+            The samples of each item: generation by generation, turn by turn, agent by agent.
+        """
+        episodes = self.runner.reset([item.start for item in items], num_generations)
+        records = [
+            _Record(episode, items[episode.start].index, self.runner.possible_agents)
+            for episode in episodes
+        ]
+        while running := [record for record in records if record.episode.agents]:
+            self._refuse_endless(running)
+            answers = self._act(running)
+            for record, answer in zip(running, answers, strict=True):
+                record.open_turn(answer)
+            results = self.runner.step(
+                [record.episode for record in running],
+                [{agent: c.text for agent, c in answer.items()} for answer in answers],
+            )
+            for record, result in zip(running, results, strict=True):
+                record.close_turn(result)
+        self._add_final_observations([record for record in records if record.cut_off])
+        samples: list[list[Sample]] = [[] for _ in items]
+        for record in records:
+            record.finish()
+            samples[record.episode.start] += record.samples
+        return samples
+
+    def _act(self, records: Sequence[_Record]) -> list[dict[str, Completion]]:
+        """One answer per live agent of each episode; one batch per policy."""
+        asked: dict[int, list[tuple[int, str]]] = {}
+        for place, record in enumerate(records):
+            for agent in record.questions:
+                policy = self.policies[record.agent_index[agent]]
+                asked.setdefault(id(policy), []).append((place, agent))
+        answers: list[dict[str, Completion]] = [{} for _ in records]
+
+        def answer(questions: list[tuple[int, str]]) -> list[Completion]:
+            policy = self.policies[records[questions[0][0]].agent_index[questions[0][1]]]
+            return policy.act(
+                [records[place].questions[agent] for place, agent in questions],
+                self.params,
+                [(*self.stream, *records[place].stream(agent)) for place, agent in questions],
+            )
+
+        for questions, completions in zip(
+            asked.values(), self._map(answer, list(asked.values())), strict=True
+        ):
+            for (place, agent), completion in zip(questions, completions, strict=True):
+                answers[place][agent] = completion
+        return answers
+
+    def _map(self, func: Callable[[Any], Any], tasks: list[Any]) -> list[Any]:
+        if not self.parallel or len(tasks) < 2:
+            return [func(task) for task in tasks]
+        with ThreadPoolExecutor(len(tasks)) as pool:
+            return list(pool.map(func, tasks))
+
+    def _refuse_endless(self, running: Sequence[_Record]) -> None:
+        turns = max(record.episode.turn for record in running)
+        if turns >= self.max_turns:
+            raise ValueError(
+                f"num_turns ({self.max_turns}) must cover the longest episode of the environment; "
+                f"one is still running after {turns} turns; set num_turns higher."
+            )
+
+    def _add_final_observations(self, records: Sequence[_Record]) -> None:
+        if not records:
+            return
+        answers = self._act(records) if self.bootstrap_actions else self._read(records)
+        for record, answer in zip(records, answers, strict=True):
+            record.add_final_observations(answer)
+
+    def _read(self, records: Sequence[_Record]) -> list[dict[str, Completion]]:
+        """What the agents would answer from, without an answer."""
+        return [
+            {
+                agent: self.policies[record.agent_index[agent]].read(prompt, self.params)
+                for agent, prompt in record.questions.items()
+            }
+            for record in records
+        ]
+
+
+class _Record:
+    """The samples of one episode while it is played."""
+
+    def __init__(self, episode: Episode, item_idx: int, agents: Sequence[str]) -> None:
+        self.episode = episode
+        self.item_idx = item_idx
+        self.agents = list(agents)
+        self.agent_index = {agent: index for index, agent in enumerate(agents)}
+        self.samples: list[Sample] = []
+        self.turn = 0
+        self._latest: dict[str, Sample] = {}
+        self._final: dict[str, dict[str, str]] = {}  # agent cut off -> what the team saw then
+
+    @property
+    def questions(self) -> dict[str, str]:
+        """The prompts to answer: of the live agents, and after the end of those cut off."""
+        if self.episode.agents:
+            return {agent: self.episode.observations[agent] for agent in self.episode.agents}
+        return {agent: seen[agent] for agent, seen in self._final.items()}
+
+    @property
+    def cut_off(self) -> bool:
+        return bool(self._final)
+
+    def stream(self, agent: str) -> tuple[int, int, int, int]:
+        """What tells this answer's random numbers from all others of the run."""
+        return (self.item_idx, self.episode.generation, self.turn, self.agent_index[agent])
+
+    def open_turn(self, answer: dict[str, Completion]) -> None:
+        joint = self._joint(self.episode.observations, answer)
+        for agent in self.episode.agents:
+            sample = self._sample(agent, joint, answer[agent])
+            if agent in self._latest:
+                self._latest[agent].next = sample
+            self._latest[agent] = sample
+            self.samples.append(sample)
+
+    def close_turn(self, result: StepResult) -> None:
+        for agent, sample in self._latest.items():
+            if agent not in result.rewards or sample.turn_idx != self.turn:
+                continue
+            sample.reward = float(result.rewards[agent])
+            sample.abstained = bool(result.infos.get(agent, {}).get("abstained", False))
+            if result.truncations[agent] and not result.terminations[agent]:
+                self._final[agent] = dict(result.observations)
+        self.turn += 1
+
+    def add_final_observations(self, answer: dict[str, Completion]) -> None:
+        """Give each agent that was cut off a next step to bootstrap from."""
+        for agent, seen in self._final.items():
+            joint = self._joint(seen, answer)
+            final = self._sample(agent, joint, answer[agent])
+            final.is_final_observation = True
+            self._latest[agent].next = final
+
+    def finish(self) -> None:
+        for agent in self.agents:
+            own = [sample for sample in self.samples if sample.agent == agent]
+            rewards = [0.0 if sample.abstained else sample.reward for sample in own]
+            for sample, return_ in zip(own, expected_returns(rewards), strict=True):
+                sample.return_ = return_
+
+    def _joint(self, observations: dict[str, str], answer: dict[str, Completion]) -> Joint:
+        return Joint(
+            prompts=tuple(observations.get(agent, "") for agent in self.agents),
+            completions=tuple(answer[a].text if a in answer else "" for a in self.agents),
+        )
+
+    def _sample(self, agent: str, joint: Joint, action: Completion) -> Sample:
+        return Sample(
+            agent=agent,
+            agent_idx=self.agent_index[agent],
+            turn_idx=self.turn,
+            generation_idx=self.episode.generation,
+            item_idx=self.item_idx,
+            item=self.episode.infos.get(agent, {}).get("item", {}),
+            joint=joint,
+            action=action,
+        )

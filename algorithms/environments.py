@@ -1,0 +1,108 @@
+"""The environments of a trainer, from datasets and callbacks or from the user's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+
+from marlogue.algorithms.config import ActorCriticConfig
+from marlogue.algorithms.items import EnvOrFactory, text_env_inside
+from marlogue.envs import BatchRunner, TextEnv
+
+ConfigT = TypeVar("ConfigT", bound=ActorCriticConfig)
+
+
+@dataclass
+class Environments:
+    """What a trainer plays.
+
+    Attributes:
+        train: for training.
+        eval: for evaluation; None for none.
+        train_runner: plays ``train``.
+        args: the configuration, with the environment's numbers of agents and turns.
+    """
+
+    train: EnvOrFactory
+    eval: EnvOrFactory | None
+    train_runner: BatchRunner
+    args: Any
+
+    @property
+    def agents(self) -> list[str]:
+        """The agents' names."""
+        return self.train_runner.possible_agents
+
+
+def make_environments(
+    args: ActorCriticConfig,
+    *,
+    env: EnvOrFactory | None,
+    eval_env: EnvOrFactory | None,
+    train_dataset: Any,
+    eval_dataset: Any,
+    **callbacks: Any,
+) -> Environments:
+    """Build or take over the environments.
+
+    Raises:
+        ValueError: when too little or too much is given, or the environment and the configuration
+            disagree.
+    """
+    if env is None:
+        if eval_env is not None:
+            raise ValueError("eval_env goes with env; pass eval_dataset with train_dataset.")
+        train = _text_env(args, "train_dataset", train_dataset, callbacks)
+        evaluation = None
+        if eval_dataset is not None:
+            evaluation = _text_env(args, "eval_dataset", eval_dataset, callbacks)
+        return Environments(train, evaluation, BatchRunner(train), args)
+    given = [name for name, value in callbacks.items() if value is not None]
+    given += [
+        name
+        for name, value in (("train_dataset", train_dataset), ("eval_dataset", eval_dataset))
+        if value is not None
+    ]
+    if given:
+        raise ValueError(
+            f"env already has what {', '.join(given)} would say; leave out one or the other (for "
+            "evaluation pass eval_env)."
+        )
+    runner = BatchRunner(env)
+    return Environments(env, eval_env, runner, _fitted(args, env, len(runner.possible_agents)))
+
+
+def _text_env(
+    args: ActorCriticConfig, name: str, dataset: Any, callbacks: dict[str, Any]
+) -> TextEnv:
+    if dataset is None:
+        raise ValueError(f"{name} (None) must be given, or env in its place.")
+    if callbacks["reward_func"] is None:
+        raise ValueError("reward_func (None) must be given, or env in its place.")
+    return TextEnv(
+        dataset,
+        num_agents=args.num_agents,
+        num_turns=args.num_turns,
+        early_termination_threshold=args.early_termination_threshold,
+        external_prompt_passthrough=args.external_prompt_passthrough,
+        **callbacks,
+    )
+
+
+def _fitted(args: ConfigT, env: EnvOrFactory, num_agents: int) -> ConfigT:
+    """The configuration with what the environment knows better. A field that was left at its
+    default gives way; one that was set to something else is a contradiction."""
+    known = {"num_agents": num_agents}
+    inner = text_env_inside(env)
+    if inner is not None:
+        known["num_turns"] = inner.task.num_turns
+    defaults = type(args)()
+    for name, value in known.items():
+        said = getattr(args, name)
+        if said not in (value, getattr(defaults, name)):
+            raise ValueError(
+                f"{name} ({said}) must be the environment's ({value}); set {name}={value}, or "
+                "leave it out."
+            )
+    return replace(args, **known)

@@ -1,0 +1,74 @@
+"""The samples of an update, by agent and turn, with their minibatches, targets and advantages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from marlogue.algorithms.returns import normalized, td_target
+from marlogue.algorithms.sample import Sample
+
+
+@dataclass
+class Group:
+    """Samples of one agent and turn.
+
+    Attributes:
+        agent_idx: the agent.
+        turn_idx: the turn.
+        samples: B samples, in the order of collection.
+        minibatches: the same, shuffled and cut.
+    """
+
+    agent_idx: int
+    turn_idx: int
+    samples: list[Sample]
+    minibatches: list[list[Sample]]
+
+    def set_targets(self, discount: float) -> None:
+        """Fix the TD targets. Values of following steps must be known."""
+        for sample in self.samples:
+            following = None if sample.next is None else sample.next.value
+            sample.target = td_target(sample.reward, following, discount)
+
+    def set_advantages(self, normalize: bool) -> None:
+        """Fix the advantages ``y - V``. Values must be known."""
+        errors = torch.tensor(
+            [sample.target - sample.value for sample in self.samples], dtype=torch.float64
+        )
+        if normalize:
+            errors = normalized(errors)
+        for sample, advantage in zip(self.samples, errors.tolist(), strict=True):
+            sample.advantage = advantage
+
+
+def make_groups(
+    agent_idx: int, samples: Sequence[Sample], batch_size: int, stream: Sequence[int]
+) -> list[Group]:
+    """Split an agent's samples by turn, in the turns' order, and draw their minibatches."""
+    turns: dict[int, list[Sample]] = {}
+    for sample in samples:
+        turns.setdefault(sample.turn_idx, []).append(sample)
+    return [
+        Group(
+            agent_idx,
+            turn,
+            turns[turn],
+            minibatches(turns[turn], batch_size, (*stream, agent_idx, turn)),
+        )
+        for turn in sorted(turns)
+    ]
+
+
+def minibatches(
+    samples: Sequence[Sample], batch_size: int, stream: Sequence[int]
+) -> list[list[Sample]]:
+    """Shuffle by a named stream of random numbers and cut; the last may be smaller."""
+    order = np.random.default_rng(tuple(stream)).permutation(len(samples))
+    return [
+        [samples[row] for row in order[first : first + batch_size]]
+        for first in range(0, len(samples), batch_size)
+    ]

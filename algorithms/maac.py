@@ -1,0 +1,105 @@
+"""MAAC: multi-agent actor-critic with one centralised critic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from marlogue.agents import Critic
+from marlogue.algorithms.building import CriticSource, build_critics
+from marlogue.algorithms.config import MAACConfig
+from marlogue.algorithms.critic_sides import AgentCritics, CriticSide, JointCritic
+from marlogue.algorithms.histories import JointFormatter, JointHistory
+from marlogue.algorithms.judges import CriticJudge, Values
+from marlogue.algorithms.on_policy import OnPolicyTrainer
+from marlogue.algorithms.optimizer import Optimizer
+from marlogue.algorithms.streams import CRITIC_SHUFFLE
+from marlogue.envs import joint_text
+
+
+class MAACTrainer(OnPolicyTrainer):
+    """Multi-Agent Actor-Critic: decentralised actors, one critic over the joint history
+    (centralised training with decentralised execution, as in Lowe et al. 2017, "Multi-Agent
+    Actor-Critic for Mixed Cooperative-Competitive Environments"; here on-policy, with one TD error
+    for the team, as in the central-V baseline of Foerster et al. 2018, "Counterfactual Multi-Agent
+    Policy Gradients").
+
+    For agent i and turn t, h the joint history, V read by the critic from the joint text::
+
+        y     = r_i + discount * V(h_{t+1})          (y = r_i at the end of the episode)
+        delta = y - V(h_t)                           shared by the team where the reward is
+        actor i:  - mean log pi_i(a_i | h_i) * A     A = delta, normalised per agent and turn
+        critic:   value_loss_coef * mean (y - V)^2
+
+    With ``critic_type="q"`` Q(h, a) takes the place of V(h), read after the joint action.
+
+    Args:
+        args: the configuration.
+        joint_formatter: writes the critic's text from prompts and (for Q) completions; see
+            :func:`marlogue.envs.joint_text`.
+        agent_model: identifier of the model that every agent starts from; with one agent a model
+            object will do.
+        agents: models, identifiers or :class:`marlogue.agents.LLMPolicy`, one per agent, instead.
+        critic_model: identifier or model of the critic.
+        critics: a list of it, instead.
+        tokenizer: one, or one per agent; required with model objects.
+        reward_func, reward_processor, formatters, external_transition: as in
+            :class:`marlogue.envs.TextEnv`.
+        train_dataset, eval_dataset: rows.
+        env, eval_env: a text ``ParallelEnv`` (or a function that makes one), in place of datasets
+            and callbacks.
+        model_config: how models are loaded; see
+            :func:`marlogue.algorithms.building.check_model_config`.
+        metrics_callback: called with the samples of each item once they have been learnt from
+            (and of each evaluated row); returns figures to log.
+        wandb_config: arguments of ``wandb.init``.
+        callbacks: hooks; see :class:`marlogue.algorithms.Callback`.
+        logdir: where TensorBoard looks; None writes no file.
+
+    Attributes:
+        agents: the policies; ``agents[i].model`` is a transformers model.
+        critics: a list with the one critic: ``.model``, ``.value_head``.
+
+    Raises:
+        ValueError, TypeError: an argument is missing or does not fit; the message names it.
+    """
+
+    args: MAACConfig
+
+    def __init__(
+        self,
+        *,
+        args: MAACConfig | None = None,
+        joint_formatter: JointFormatter = joint_text,
+        **kwargs: Any,
+    ) -> None:
+        self._joint_formatter = joint_formatter
+        super().__init__(args=args or MAACConfig(), **kwargs)
+
+    def _make_critic_side(
+        self, critic_model: CriticSource | None, critics: Sequence[CriticSource] | None
+    ) -> CriticSide:
+        self.critics: list[Critic] = build_critics(
+            self.args,
+            critic_model=critic_model,
+            critics=critics,
+            count=1,
+            policies=self.agents,
+            model_config=self.model_config,
+            value_head_hidden_dim=self.model_config.get("critic_value_head_hidden_dim"),
+        )
+        critic = self.critics[0]
+        judge = CriticJudge(
+            critic,
+            Values(
+                critic,
+                JointHistory(critic.tokenizer, self.args.critic_type, self._joint_formatter),
+                self.args.micro_batch_size,
+                self._compute(critic.device),
+            ),
+            Optimizer(critic.parameters(), self.critic_learning_rate, self.args.max_grad_norm),
+            self.args.value_loss_coef,
+        )
+        if self.args.critic_update == "joint":
+            return JointCritic(judge, self.args.batch_size, (self.args.seed, CRITIC_SHUFFLE))
+        return AgentCritics([judge] * len(self.agents))

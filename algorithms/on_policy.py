@@ -1,0 +1,422 @@
+"""The loop of the on-policy learners: collect, judge, update, log."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+
+from marlogue.agents import Critic, LLMPolicy, update_mode
+from marlogue.algorithms.actor import Actor
+from marlogue.algorithms.building import (
+    AgentSource,
+    CriticSource,
+    ModelSource,
+    Tokenizers,
+    build_policies,
+    build_references,
+    check_model_config,
+)
+from marlogue.algorithms.callbacks import Callback
+from marlogue.algorithms.collect import Collector, Item
+from marlogue.algorithms.config import ActorCriticConfig
+from marlogue.algorithms.critic_sides import CriticSide
+from marlogue.algorithms.environments import Environments, make_environments
+from marlogue.algorithms.evaluation import Evaluator
+from marlogue.algorithms.groups import Group, make_groups
+from marlogue.algorithms.items import EnvOrFactory, Items
+from marlogue.algorithms.judges import TrunkTerm
+from marlogue.algorithms.optimizer import Optimizer, make_schedule
+from marlogue.algorithms.run_log import RunLog
+from marlogue.algorithms.sample import Sample
+from marlogue.algorithms.saving import load_weights, save_team
+from marlogue.algorithms.streams import EVAL, SHUFFLE, TRAIN
+from marlogue.envs import BatchRunner
+
+MetricsCallback = Callable[[Sequence[Sample]], Mapping[str, float]]
+
+
+class OnPolicyTrainer:
+    """What MAAC and IAC share; see :class:`MAACTrainer` and :class:`IACTrainer`.
+
+    Per iteration: episodes are played until the buffers are full (all together, since the
+    policies don't change meanwhile); values, targets and advantages are fixed; then, agent by
+    agent and turn by turn, each minibatch makes one step of the actor and one of its critic.
+
+    A subclass builds its critics in :meth:`_make_critic_side`.
+    """
+
+    args: ActorCriticConfig
+    critics: list[Critic]
+
+    def __init__(
+        self,
+        *,
+        args: ActorCriticConfig,
+        agent_model: ModelSource | None = None,
+        agents: Sequence[AgentSource] | None = None,
+        critic_model: CriticSource | None = None,
+        critics: Sequence[CriticSource] | None = None,
+        tokenizer: Tokenizers = None,
+        reward_func: Callable[..., Any] | None = None,
+        reward_processor: Callable[[float], float] | None = None,
+        formatters: Callable[..., str] | Sequence[Callable[..., str]] | None = None,
+        external_transition: Callable[..., Sequence[str]] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        env: EnvOrFactory | None = None,
+        eval_env: EnvOrFactory | None = None,
+        model_config: Mapping[str, Any] | None = None,
+        metrics_callback: MetricsCallback | None = None,
+        wandb_config: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callback] = (),
+        logdir: str | Path | None = None,
+    ) -> None:
+        self.environments: Environments = make_environments(
+            args,
+            env=env,
+            eval_env=eval_env,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            reward_func=reward_func,
+            reward_processor=reward_processor,
+            formatters=formatters,
+            external_transition=external_transition,
+        )
+        self.args = args = self.environments.args
+        self.model_config = check_model_config(model_config)
+        self.items = Items(
+            self.environments.train,
+            epochs=args.num_train_epochs,
+            max_steps=args.max_steps,
+            shuffle=args.shuffle,
+            seed=args.seed,
+        )
+        self._schedule = make_schedule(args.lr_scheduler_type, args.warmup_steps, self.items.total)
+        self.agents: list[LLMPolicy] = build_policies(
+            args,
+            agent_model=agent_model,
+            agents=agents,
+            tokenizer=tokenizer,
+            model_config=self.model_config,
+        )
+        self.references: list[LLMPolicy] = (
+            build_references(args, self.agents) if args.reference_kl_enabled else []
+        )
+        self.critic_side = self._make_critic_side(critic_model, critics)
+        self.actors = [self._make_actor(index) for index in range(len(self.agents))]
+        self.callbacks = list(callbacks)
+        self.metrics_callback = metrics_callback
+        self.logdir = None if logdir is None else Path(logdir)
+        self.wandb_config = wandb_config
+        self.buffers: list[list[Sample]] = [[] for _ in self.agents]
+        self.env_step = 0  # joint actions scored
+        self.updates = 0
+        self._items_at_last_update = 0
+        self._unreported: list[list[Sample]] = []
+        self._log: RunLog | None = None
+        self._warn_of_truncated_sampling()
+
+    # -- what a subclass says ---------------------------------------------------------------
+
+    def _make_critic_side(
+        self, critic_model: CriticSource | None, critics: Sequence[CriticSource] | None
+    ) -> CriticSide:
+        """Build the critics and say who judges whom."""
+        raise TypeError(f"{type(self).__name__} must say who its critics are")
+
+    def _trunk_term(self, agent_idx: int) -> TrunkTerm | None:
+        """The value loss on the actor's own trunk, where there is one."""
+        return None
+
+    # -- training ---------------------------------------------------------------------------
+
+    def train(self) -> None:
+        """Train for the configured epochs or steps.
+
+        Raises:
+            Whatever a callback, the reward function or the transition raises, with a note of
+            where it happened. Figures and transcripts so far are on disk by then, and so are the
+            models, in ``logdir/interrupted``, when something had been learnt.
+        """
+        with self._run() as progress:
+            self._hook("on_train_start")
+            for epoch in self.items.epochs():
+                while batch := list(islice(epoch, self._items_until_update())):
+                    self._learn_from(batch, progress)
+                self._update([k for k, buffer in enumerate(self.buffers) if buffer])
+            if self.args.eval_interval:
+                self.evaluate()
+            self._hook("on_train_end")
+
+    def evaluate(self) -> dict[str, float]:
+        """Play the first ``eval_num_samples`` rows of the evaluation dataset, one answer each.
+
+        Neither weights nor random numbers of the training are touched.
+
+        Returns:
+            Means per agent and turn and of the team, under ``eval/``; empty without an
+            evaluation dataset.
+        """
+        if self.environments.eval is None or self.args.eval_num_samples == 0:
+            return {}
+        metrics = self._evaluator.run(self.metrics_callback)
+        if self._log is not None:
+            self._log.write_evaluation(metrics, self.env_step)
+        self._hook("on_evaluation", metrics)
+        return metrics
+
+    def _items_until_update(self) -> int:
+        """How many items can be played before any buffer can be full: each gives an agent at
+        most ``num_generations * num_turns`` samples."""
+        fullest = max(len(buffer) for buffer in self.buffers)
+        room = self.args.rollout_buffer_size - fullest
+        return max(1, -(-room // (self.args.num_generations * self.args.num_turns)))
+
+    def _learn_from(self, items: Sequence[Item], progress: tqdm[Any]) -> None:
+        samples_by_item = self._collect(items)
+        for item, samples in zip(items, samples_by_item, strict=True):
+            if self.args.eval_interval and item.index % self.args.eval_interval == 0:
+                self.evaluate()  # the policies are still those before this item
+            self._receive(samples)
+            progress.update()
+        full = self.args.rollout_buffer_size
+        self._update([k for k, buffer in enumerate(self.buffers) if len(buffer) >= full])
+
+    def _collect(self, items: Sequence[Item]) -> list[list[Sample]]:
+        started = time.perf_counter()
+        samples_by_item = self._collector.collect(items, self.args.num_generations)
+        samples = [sample for samples in samples_by_item for sample in samples]
+        self._log_rate("generation", samples, started)
+        for index, actor in enumerate(self.actors):
+            own = [sample for sample in samples if sample.agent_idx == index]
+            if own and actor.reference is not None:
+                with update_mode(actor.policy.model, actor.reference.model):
+                    actor.penalize(own, self.args.reference_kl_coef)
+        self.critic_side.expect(samples)
+        return samples_by_item
+
+    def _receive(self, samples: list[Sample]) -> None:
+        """Take an item's samples into the buffers."""
+        self.env_step += len({sample.joint for sample in samples})
+        for sample in samples:
+            if not sample.abstained:
+                self.buffers[sample.agent_idx].append(sample)
+        self._unreported.append(samples)
+        if self._log is not None:
+            self._log.add_samples(samples)
+        self._hook("on_item", samples)
+
+    def _update(self, agents: Sequence[int]) -> None:
+        """Learn from the buffers of these agents, in order, and empty them."""
+        if not agents:
+            return
+        started = time.perf_counter()
+        self._set_learning_rates()
+        groups: list[Group] = []
+        for agent in agents:
+            stream = (self.args.seed, SHUFFLE, self.updates)
+            groups += make_groups(agent, self.buffers[agent], self.args.batch_size, stream)
+            self.buffers[agent] = []
+        models = [agent.model for agent in self.agents] + [c.model for c in self.critics]
+        with update_mode(*models, checkpointing=self.args.gradient_checkpointing):
+            for name, value in self.critic_side.begin(groups, self.args.discount).items():
+                self._log_step("", {name: value})
+            for group in groups:
+                self._update_group(group)
+        for agent in agents:
+            self.agents[agent].backend.sync(self.agents[agent].model)
+        self.updates += 1
+        self._log_rate("update", [s for group in groups for s in group.samples], started)
+        self._report()
+        self._hook("on_update")
+
+    def _update_group(self, group: Group) -> None:
+        """The update of one agent and turn.
+
+        The critic's step comes before the actor's: they share no parameters and every target and
+        advantage is fixed, so the order changes nothing, and where the values have not been
+        predicted yet they come with the critic's first forward pass.
+        """
+        prefix = f"{self.environments.agents[group.agent_idx]}/turn_{group.turn_idx + 1}"
+        try:
+            self.critic_side.prepare(group)
+            group.set_targets(self.args.discount)
+            for number, minibatch in enumerate(group.minibatches):
+                metrics = self.critic_side.step(group, minibatch)
+                if number == 0:
+                    group.set_advantages(self.args.advantage_normalization)
+                metrics |= self.actors[group.agent_idx].step(minibatch)
+                self._log_step(prefix, metrics)
+        except FloatingPointError as error:
+            error.add_note(f"while updating {prefix.replace('/', ', ')}")
+            raise
+
+    # -- parts ------------------------------------------------------------------------------
+
+    def _make_actor(self, index: int) -> Actor:
+        policy = self.agents[index]
+        head = policy.value_head
+        parameters = list(policy.model.parameters())
+        term = self._trunk_term(index)
+        if term is not None and head is not None:
+            parameters += list(head.parameters())
+        return Actor(
+            policy,
+            Optimizer(parameters, self.args.agent_learning_rate, self.args.max_grad_norm),
+            temperature=self.args.scoring_temperature,
+            micro_batch_size=self.args.micro_batch_size,
+            compute=self._compute(policy.device),
+            trunk_term=term,
+            reference=self.references[index] if self.references else None,
+        )
+
+    def _compute(self, device: torch.device) -> Callable[[], AbstractContextManager[object]]:
+        if self.args.dtype == "float32":
+            return nullcontext
+        return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
+
+    @property
+    def _collector(self) -> Collector:
+        return Collector(
+            self.environments.train_runner,
+            self.agents,
+            self.args.sampling(),
+            max_turns=self.args.num_turns,
+            stream=(self.args.seed, TRAIN),
+            bootstrap_actions=self.args.critic_type == "q",
+            parallel=self.args.parallel_training == "mp",
+        )
+
+    @property
+    def _evaluator(self) -> Evaluator:
+        assert self.environments.eval is not None
+        return Evaluator(
+            self.environments.eval,
+            Collector(
+                BatchRunner(self.environments.eval),
+                self.agents,
+                self.args.sampling(self.args.eval_temperature),
+                max_turns=self.args.num_turns,
+                stream=(self.args.seed, EVAL),
+                parallel=self.args.parallel_training == "mp",
+            ),
+            num_samples=self.args.eval_num_samples,
+            batch_size=self.args.eval_batch_size,
+            seed=self.args.seed,
+        )
+
+    @property
+    def critic_learning_rate(self) -> float:
+        """The critics' learning rate before the schedule; by default that of the agents."""
+        own = self.args.critic_learning_rate
+        return self.args.agent_learning_rate if own is None else own
+
+    def _set_learning_rates(self) -> None:
+        factor = self._schedule(self._items_at_last_update)
+        self._items_at_last_update = self.items.taken
+        optimizers = [actor.optimizer for actor in self.actors] + self.critic_side.optimizers
+        for optimizer in optimizers:
+            optimizer.set_progress(factor)
+        if self._log is not None:
+            rates = {"train/agent_learning_rate": self.actors[0].optimizer.learning_rate}
+            if self.critic_side.optimizers:
+                critic = self.critic_side.optimizers[0]
+                rates["train/critic_learning_rate"] = critic.learning_rate
+            self._log.set(rates)
+
+    # -- logging ----------------------------------------------------------------------------
+
+    @contextmanager
+    def _run(self) -> Iterator[tqdm[Any]]:
+        self._log = RunLog(
+            self.logdir,
+            verbose=self.args.verbose,
+            wandb_config=self.wandb_config,
+            config={"algorithm": type(self).__name__, **asdict(self.args)},
+            num_transcripts=self.args.num_transcripts,
+        )
+        progress = tqdm(
+            total=self.items.total, unit="item", disable=None if self.args.verbose else True
+        )
+        try:
+            yield progress
+        except BaseException as error:
+            self._save_interrupted(error)
+            raise
+        finally:
+            progress.close()
+            if self._log.has_window:
+                self._log.write(self.env_step)
+            self._log.close()
+            self._log = None
+
+    def _save_interrupted(self, error: BaseException) -> None:
+        if self.logdir is None or self.updates == 0:
+            return
+        folder = self.logdir / "interrupted"
+        self.save_model(folder)
+        error.add_note(f"the models as of update {self.updates} are in {folder}")
+
+    def _report(self) -> None:
+        """Hand items to ``metrics_callback`` whose samples have all been learnt from, and log."""
+        buffered = {id(sample) for buffer in self.buffers for sample in buffer}
+        left = []
+        for samples in self._unreported:
+            if any(id(sample) in buffered for sample in samples):
+                left.append(samples)
+            elif self.metrics_callback is not None:
+                self._log_step("", dict(self.metrics_callback(samples)))
+        self._unreported = left
+        if self._log is not None and self._log.is_due(self.env_step, self.args.logging_steps):
+            self._log.write(self.env_step)
+
+    def _log_step(self, prefix: str, metrics: Mapping[str, float]) -> None:
+        if self._log is not None:
+            self._log.add_step(prefix, metrics)
+
+    def _log_rate(self, what: str, samples: Sequence[Sample], started: float) -> None:
+        tokens = sum(len(sample.completion_ids) for sample in samples)
+        seconds = max(time.perf_counter() - started, 1e-9)
+        self._log_step("time", {f"{what}_tokens_per_second": tokens / seconds})
+
+    def _hook(self, name: str, *arguments: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, name)(self, *arguments)
+
+    def _warn_of_truncated_sampling(self) -> None:
+        if self.args.sampling().restricts:
+            warnings.warn(
+                "top_p, top_k or min_new_tokens restrict what is sampled, but the score is that of "
+                "the whole distribution: the policy gradient is then biased. Set top_p=1.0, "
+                "top_k=None and min_new_tokens=0 for an unbiased one.",
+                stacklevel=4,
+            )
+
+    # -- saving -----------------------------------------------------------------------------
+
+    def save_model(self, output_dir: str | Path) -> None:
+        """Save agents, critics, value heads and tokenizers.
+
+        Every ``agent_I`` is a folder that ``from_pretrained`` loads; see
+        :func:`marlogue.algorithms.saving.save_team`.
+        """
+        save_team(self.agents, self.critics, Path(output_dir))
+
+    def load_model(self, output_dir: str | Path) -> None:
+        """Load the weights that :meth:`save_model` saved into this trainer's models.
+
+        Raises:
+            ValueError: when the folder holds another team.
+        """
+        load_weights(self.agents, self.critics, Path(output_dir))
+        for agent in self.agents:
+            agent.backend.sync(agent.model)

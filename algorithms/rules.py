@@ -1,0 +1,107 @@
+"""Rules for the fields of a configuration: type and range, checked when it is built.
+
+A field states its rule where it is declared::
+
+    rollout_buffer_size: int = whole(8, at_least=1)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import Field, field, fields
+from typing import Any
+
+Rule = Callable[[str, Any], None]
+
+
+def check_fields(config: Any) -> None:
+    """Apply the rule of every field of a dataclass instance.
+
+    Raises:
+        ValueError: naming the field, its value and what it must be.
+    """
+    for entry in fields(config):
+        rule: Rule | None = entry.metadata.get("rule")
+        if rule is not None:
+            rule(entry.name, getattr(config, entry.name))
+
+
+def whole(default: int | None, *, at_least: int, optional: bool = False) -> Any:
+    """An integer field; with ``optional`` it may be None."""
+
+    def rule(name: str, value: Any) -> None:
+        if optional and value is None:
+            return
+        if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+            wanted = f"an integer of at least {at_least}" + (" or None" if optional else "")
+            raise ValueError(f"{name} ({value!r}) must be {wanted}.")
+
+    return _with(default, rule)
+
+
+def real(
+    default: float | None,
+    *,
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
+    above: float = -math.inf,
+    optional: bool = False,
+) -> Any:
+    """A field of a finite number; with ``optional`` it may be None."""
+
+    def rule(name: str, value: Any) -> None:
+        if optional and value is None:
+            return
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not math.isfinite(value):
+            raise ValueError(f"{name} ({value!r}) must be a finite number.{_hint(value)}")
+        if not (at_least <= value <= at_most and value > above):
+            raise ValueError(f"{name} ({value!r}) must be {_range(at_least, at_most, above)}.")
+
+    return _with(default, rule)
+
+
+def truth(default: bool) -> Any:
+    """A field that is True or False."""
+
+    def rule(name: str, value: Any) -> None:
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} ({value!r}) must be True or False.")
+
+    return _with(default, rule)
+
+
+def one_of(default: str, choices: Sequence[str]) -> Any:
+    """A field with a few possible strings."""
+
+    def rule(name: str, value: Any) -> None:
+        if value not in choices:
+            raise ValueError(f"{name} ({value!r}) must be one of {', '.join(map(repr, choices))}.")
+
+    return _with(default, rule)
+
+
+def _with(default: Any, rule: Rule) -> Field[Any]:
+    made: Field[Any] = field(default=default, metadata={"rule": rule})
+    return made
+
+
+def _hint(value: Any) -> str:
+    if not isinstance(value, str):
+        return ""
+    try:
+        return f" It is a string; write {float(value)!r}."
+    except ValueError:
+        return ""
+
+
+def _range(at_least: float, at_most: float, above: float) -> str:
+    parts = []
+    if above > -math.inf:
+        parts.append(f"above {above:g}")
+    if at_least > -math.inf:
+        parts.append(f"at least {at_least:g}")
+    if at_most < math.inf:
+        parts.append(f"at most {at_most:g}")
+    return " and ".join(parts)

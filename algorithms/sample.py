@@ -1,0 +1,95 @@
+"""The unit of learning: what one agent saw, did and got in one turn of one episode."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from marlogue.agents import Completion
+
+#: A number that is not known (yet, or at all): a NaN passes through a user's arithmetic.
+UNKNOWN = math.nan
+
+
+@dataclass(eq=False, slots=True)
+class Joint:
+    """What the whole team saw and did in one turn of one episode, shared by its samples.
+
+    Attributes:
+        prompts: N prompts, in the agents' order; empty text for an agent that has left.
+        completions: N completions, likewise.
+        judged: a critic of joint samples has learnt from it.
+    """
+
+    prompts: tuple[str, ...]
+    completions: tuple[str, ...]
+    judged: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Sample:
+    """One agent's part of one turn of one episode.
+
+    Numbers that are not known are NaN: nothing is computed for the sake of this record alone.
+
+    Attributes:
+        agent: the agent's name in the environment.
+        agent_idx: its place in the team.
+        turn_idx: the turn, from 0.
+        generation_idx: which of the item's G joint answers, from 0.
+        item_idx: which training (or evaluation) item, from 0.
+        item: fields of the dataset row, as the environment's info shows them.
+        joint: what the whole team saw and did.
+        is_final_observation: not a step that was played, but what a truncated episode showed
+            last; it is judged, never trained on.
+        action: prompt and completion as token ids.
+        reward: processed reward, less the KL penalty where that is enabled.
+        abstained: the reward function gave None; the sample is not trained on.
+        reference_kl: k3 estimate of KL(policy || reference), summed over generated tokens.
+        penalty: what was subtracted from the reward for it.
+        next: the agent's next sample in the episode, to bootstrap from; None where the episode
+            ended for this agent.
+        value: V(h) or Q(h, a) as predicted at collection.
+        target: TD target of the value.
+        advantage: what weighs log pi in the update, normalised where that is asked for.
+        log_prob: log pi(a|h), as first computed (for the KL penalty, or else in the update).
+        return_: undiscounted sum of the rewards from this turn on.
+    """
+
+    agent: str
+    agent_idx: int
+    turn_idx: int
+    generation_idx: int
+    item_idx: int
+    item: Mapping[str, Any]
+    joint: Joint
+    action: Completion
+    reward: float = UNKNOWN
+    abstained: bool = False
+    is_final_observation: bool = False
+    reference_kl: float = UNKNOWN
+    penalty: float = 0.0
+    next: Sample | None = field(default=None, repr=False)
+    value: float = UNKNOWN
+    target: float = UNKNOWN
+    advantage: float = UNKNOWN
+    log_prob: float = UNKNOWN
+    return_: float = UNKNOWN
+
+    @property
+    def prompt(self) -> str:
+        return self.joint.prompts[self.agent_idx]
+
+    @property
+    def completion(self) -> str:
+        return self.action.text
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        return self.action.prompt_ids
+
+    @property
+    def completion_ids(self) -> tuple[int, ...]:
+        return self.action.ids

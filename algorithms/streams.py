@@ -1,0 +1,16 @@
+"""Names of the random numbers of a run.
+
+Every random choice draws from a stream of its own, named by the run's seed, what it is for, and
+where it happens. Nothing is consumed, so nothing disturbs anything else.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+TRAIN, EVAL, SHUFFLE, CRITIC_SHUFFLE, VALUE_HEAD, RESET = range(6)
+
+
+def derived_seed(*stream: int) -> int:
+    """A seed for another library's generator, in [0, 2**31)."""
+    return int(np.random.SeedSequence(stream).generate_state(1)[0] >> 1)
