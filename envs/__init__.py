@@ -3,6 +3,7 @@
 from marlogue.envs import coordination_v0, story_length_v0
 from marlogue.envs.aec import to_aec
 from marlogue.envs.checks import check_text_env
+from marlogue.envs.episodes import StepResult
 from marlogue.envs.joint_text import joint_text
 from marlogue.envs.registry import TASKS, make
 from marlogue.envs.reward_processors import RewardProcessors
@@ -10,7 +11,7 @@ from marlogue.envs.rewards import batched_reward
 from marlogue.envs.rows import RowOrder
 from marlogue.envs.runner import BatchRunner, Episode, Start
 from marlogue.envs.spaces import UnicodeText
-from marlogue.envs.text_env import StepResult, TextEnv, env, parallel_env, raw_env
+from marlogue.envs.text_env import TextEnv, env, parallel_env, raw_env
 from marlogue.envs.trial import ConformanceError
 
 __all__ = [
