@@ -12,7 +12,7 @@ from marlogue.agents.heads import ValueHead
 from marlogue.agents.loading import load_causal_lm, load_tokenizer, load_trunk, resolve_identifier
 from marlogue.agents.modes import eval_mode, update_mode
 from marlogue.agents.policy import LLMPolicy
-from marlogue.agents.prompts import PromptEncoder
+from marlogue.agents.prompts import PromptEncoder, pad_token_id
 from marlogue.agents.sampling import SamplingParams, Stream, sample_tokens, uniforms
 from marlogue.agents.scoring import Answered, Scores, k3, micro_batches, score, sum_by_row
 from marlogue.agents.smollm2 import load_smollm2, smollm2_path
@@ -43,6 +43,7 @@ __all__ = [
     "load_trunk",
     "micro_batches",
     "pad",
+    "pad_token_id",
     "resolve_identifier",
     "sample_tokens",
     "score",

@@ -45,6 +45,7 @@ class Critic:
 
     @property
     def device(self) -> torch.device:
+        """Where the model is."""
         return self.trunk.device
 
     def parameters(self) -> Iterator[nn.Parameter]:

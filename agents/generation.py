@@ -11,7 +11,7 @@ from copy import deepcopy
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from marlogue.agents.modes import eval_mode
@@ -79,12 +79,11 @@ class TransformersBackend:
         self.pad_id = pad_id
         self.batch_size = batch_size
         self._is_copy = dtype is not None and dtype != model.dtype
-        # Not from_pretrained again: the copy must hold the weights as they are now.
-        self.trunk = (
-            Trunk(deepcopy(model).to(dtype).requires_grad_(False))
-            if (self._is_copy)
-            else Trunk(model)
-        )
+        if self._is_copy:
+            # Not loaded again: the copy must hold the weights as they are now.
+            model = deepcopy(model).requires_grad_(False)
+            nn.Module.to(model, dtype)
+        self.trunk = Trunk(model)
 
     @torch.no_grad()
     def sync(self, model: PreTrainedModel) -> None:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from marlogue.agents.completion import Completion
 from marlogue.agents.generation import GenerationBackend, TransformersBackend, end_token_ids
 from marlogue.agents.heads import ValueHead
-from marlogue.agents.prompts import PromptEncoder
+from marlogue.agents.prompts import PromptEncoder, pad_token_id
 from marlogue.agents.sampling import SamplingParams, Stream
 from marlogue.agents.scoring import Answered, Scores, score
 from marlogue.agents.trunk import Trunk
@@ -63,7 +63,7 @@ class LLMPolicy:
             prompt_overflow=prompt_overflow,
         )
         end_ids = end_token_ids(model, tokenizer)
-        self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+        self.pad_id = pad_token_id(tokenizer, model.config.get_text_config().vocab_size)
         self.context_length = getattr(
             model.config.get_text_config(), "max_position_embeddings", None
         )
@@ -77,6 +77,7 @@ class LLMPolicy:
 
     @property
     def device(self) -> torch.device:
+        """Where the model is."""
         return self.trunk.device
 
     def act(
@@ -101,7 +102,7 @@ class LLMPolicy:
             Completion(
                 prompt_ids=ids,
                 ids=answer.ids,
-                text=self.tokenizer.decode(list(answer.ids), skip_special_tokens=True),
+                text=str(self.tokenizer.decode(list(answer.ids), skip_special_tokens=True)),
                 truncated=answer.truncated,
             )
             for ids, answer in zip(encoded, generated, strict=True)

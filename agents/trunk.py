@@ -68,6 +68,7 @@ class Trunk:
 
     @property
     def device(self) -> torch.device:
+        """Where the model is."""
         return next(self.base.parameters()).device
 
     def hidden(self, batch: Padded) -> Tensor:
@@ -91,6 +92,7 @@ class Trunk:
         return output.hidden_states[-1], output.logits[select].float()
 
     def new_cache(self) -> DynamicCache:
+        """An empty key-value cache of the kind that the model wants."""
         return DynamicCache(config=self.model.config)
 
     def next_logits(self, batch: Padded, cache: DynamicCache) -> Tensor:

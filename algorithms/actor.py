@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -65,7 +66,7 @@ class Actor:
             for sample, log_prob in zip(some, log_probs.tolist(), strict=True):
                 log_prob_total += log_prob
                 tokens += len(sample.completion_ids)
-                if sample.log_prob != sample.log_prob:  # unknown so far
+                if math.isnan(sample.log_prob):
                     sample.log_prob = log_prob
         metrics = {
             "actor_loss": actor_total,
@@ -98,7 +99,7 @@ class Actor:
                 sample.reward -= sample.penalty
                 sample.log_prob = log_prob
 
-    def _split(self, samples: Sequence[Sample]):
+    def _split(self, samples: Sequence[Sample]) -> Iterator[list[int]]:
         lengths = [len(s.prompt_ids) + len(s.completion_ids) for s in samples]
         return micro_batches(lengths, self.micro_batch_size, self.policy.device)
 

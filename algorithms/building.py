@@ -221,6 +221,7 @@ def same_vocabulary(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase
 
 
 def enable_checkpointing(model: PreTrainedModel) -> None:
+    """Recompute activations in the backward pass; see :func:`marlogue.agents.update_mode`."""
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from marlogue.agents import Completion, LLMPolicy, SamplingParams, Stream
+from marlogue.agents import Completion, LLMPolicy, SamplingParams
 from marlogue.algorithms.returns import expected_returns
 from marlogue.algorithms.sample import Joint, Sample
 from marlogue.envs import BatchRunner, Episode, Start, StepResult
 
 
-class Item(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Item:
     """One training or evaluation item: its running number, and how its episodes begin."""
 
     index: int

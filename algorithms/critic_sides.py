@@ -1,144 +1,126 @@
-"""Who judges whom, and when the critics learn. The one place where the learners differ."""
+"""Who judges whom, and when the critics learn: the one place where the learners differ."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+
+from typing_extensions import override
 
 from marlogue.algorithms.groups import Group, minibatches
 from marlogue.algorithms.judges import CriticJudge, Values
 from marlogue.algorithms.optimizer import Optimizer
-from marlogue.algorithms.sample import Sample
+from marlogue.algorithms.sample import Joint, Sample
 
 
-class CriticSide(Protocol):
-    """The critics of a learner."""
+class CriticSide:
+    """The critics of a learner, as the loop sees them.
 
-    optimizers: list[Optimizer]
+    Args:
+        values: one per agent; what predicts the values of its samples. A critic that several
+            agents share is the same object for each.
+        optimizers: of the critics that have one of their own.
+    """
+
+    def __init__(self, values: Sequence[Values], optimizers: Iterable[Optimizer] = ()) -> None:
+        self.values = list(values)
+        self.optimizers = list(dict.fromkeys(optimizers))
 
     def expect(self, samples: Iterable[Sample]) -> None:
         """Take note of newly collected samples, whose values are to be predicted."""
-
-    def begin(self, groups: Sequence[Group], discount: float) -> dict[str, float]:
-        """Before the first agent's update: what is to be learnt from all groups together."""
-
-    def prepare(self, group: Group) -> None:
-        """See to it that the group's targets can be set, and that values are predicted before
-        any critic changes."""
-
-    def step(self, group: Group, minibatch: Sequence[Sample]) -> dict[str, float]:
-        """One optimiser step of the agent's critic with one of its minibatches."""
-
-
-class AgentCritics:
-    """A critic for each agent, stepped with that agent's minibatches. MAAC's shared critic is the
-    same judge for every agent.
-
-    Args:
-        judges: one per agent.
-    """
-
-    def __init__(self, judges: Sequence[CriticJudge]) -> None:
-        self.judges = list(judges)
-        self.optimizers = [judge.optimizer for judge in dict.fromkeys(judges)]
-
-    def expect(self, samples: Iterable[Sample]) -> None:
         for sample in samples:
-            self.judges[sample.agent_idx].values.expect([sample])
+            self.values[sample.agent_idx].expect([sample])
 
     def begin(self, groups: Sequence[Group], discount: float) -> dict[str, float]:
+        """Before the first agent's update: learn what is learnt from all groups together."""
         return {}
 
     def prepare(self, group: Group) -> None:
-        values = self.judges[group.agent_idx].values
-        if values.waiting and not values.come_with(group.minibatches[0]):
+        """Predict the group's values, unless its first step on the critic will."""
+        self.values[group.agent_idx].predict_waiting()
+
+    def step(self, group: Group, minibatch: Sequence[Sample]) -> dict[str, float]:
+        """Step the agent's critic with one of the agent's minibatches."""
+        return {}
+
+
+class TrunkCritics(CriticSide):
+    """Value heads on the actors' trunks: they learn in the actor's own step."""
+
+
+class AgentCritics(CriticSide):
+    """A critic is stepped with each minibatch of each agent that it judges.
+
+    Args:
+        judges: one per agent; MAAC's shared critic is the same judge for every agent.
+    """
+
+    def __init__(self, judges: Sequence[CriticJudge]) -> None:
+        super().__init__([j.values for j in judges], (j.optimizer for j in judges))
+        self.judges = list(judges)
+
+    @override
+    def prepare(self, group: Group) -> None:
+        values = self.values[group.agent_idx]
+        if not values.come_with(group.minibatches[0]):
             values.predict_waiting()
 
+    @override
     def step(self, group: Group, minibatch: Sequence[Sample]) -> dict[str, float]:
         judge = self.judges[group.agent_idx]
         return judge.step(minibatch, [sample.target for sample in minibatch])
 
 
-class JointCritic:
+class JointCritic(CriticSide):
     """One critic for the team, stepped once per minibatch of joint samples.
 
-    The samples of a team that share a joint history are one joint sample; its target is the mean
-    of theirs (they differ where agents have rewards of their own).
+    The samples of a team that share a joint step are one joint sample; its target is the mean of
+    theirs (they differ where agents have rewards of their own).
 
     Args:
         judge: the critic.
+        num_agents: of the team.
         batch_size: joint samples per optimiser step.
-        seed: first numbers of the streams that shuffle.
+        stream: first numbers of the streams that shuffle.
     """
 
-    def __init__(self, judge: CriticJudge, batch_size: int, seed: tuple[int, ...]) -> None:
+    def __init__(
+        self, judge: CriticJudge, num_agents: int, batch_size: int, stream: tuple[int, ...]
+    ) -> None:
+        super().__init__([judge.values] * num_agents, [judge.optimizer])
         self.judge = judge
         self.batch_size = batch_size
-        self.seed = seed
+        self.stream = stream
         self.updates = 0
-        self.optimizers = [judge.optimizer]
 
-    def expect(self, samples: Iterable[Sample]) -> None:
-        self.judge.values.expect(samples)
-
+    @override
     def begin(self, groups: Sequence[Group], discount: float) -> dict[str, float]:
-        self.judge.values.predict_waiting()
-        joint: dict[int, dict[object, list[Sample]]] = {}
+        self.values[0].predict_waiting()
+        teams: dict[int, dict[Joint, list[Sample]]] = {}
         for group in groups:
             group.set_targets(discount)
             for sample in group.samples:
                 if not sample.joint.judged:
-                    joint.setdefault(group.turn_idx, {}).setdefault(sample.joint, []).append(sample)
+                    turn = teams.setdefault(group.turn_idx, {})
+                    turn.setdefault(sample.joint, []).append(sample)
         metrics: dict[str, float] = {}
-        for turn in sorted(joint):
-            metrics |= self._learn(turn, list(joint[turn].values()))
+        for turn_idx in sorted(teams):
+            metrics |= self._learn(turn_idx, list(teams[turn_idx].values()))
         self.updates += 1
         return metrics
 
-    def _learn(self, turn: int, teams: list[list[Sample]]) -> dict[str, float]:
+    def _learn(self, turn_idx: int, teams: list[list[Sample]]) -> dict[str, float]:
         targets = {team[0]: sum(s.target for s in team) / len(team) for team in teams}
-        losses = []
-        for minibatch in minibatches(
-            list(targets), self.batch_size, (*self.seed, self.updates, turn)
-        ):
-            losses.append(self.judge.step(minibatch, [targets[sample] for sample in minibatch]))
+        stream = (*self.stream, self.updates, turn_idx)
+        steps = []
+        for minibatch in minibatches(list(targets), self.batch_size, stream):
+            steps.append(self.judge.step(minibatch, [targets[sample] for sample in minibatch]))
             for sample in minibatch:
                 sample.joint.judged = True
-        prefix = f"team/turn_{turn + 1}"
         return {
-            f"{prefix}/{name}": sum(loss[name] for loss in losses) / len(losses)
-            for name in losses[0]
+            f"team/turn_{turn_idx + 1}/{name}": sum(step[name] for step in steps) / len(steps)
+            for name in steps[0]
         }
 
+    @override
     def prepare(self, group: Group) -> None:
-        """All is done in ``begin``."""
-
-    def step(self, group: Group, minibatch: Sequence[Sample]) -> dict[str, float]:
-        return {}
-
-
-class TrunkCritics:
-    """Value heads on the actors' trunks: they learn in the actor's own step.
-
-    Args:
-        values: one per agent.
-    """
-
-    def __init__(self, values: Sequence[Values]) -> None:
-        self.values = list(values)
-        self.optimizers: list[Optimizer] = []
-
-    def expect(self, samples: Iterable[Sample]) -> None:
-        for sample in samples:
-            self.values[sample.agent_idx].expect([sample])
-
-    def begin(self, groups: Sequence[Group], discount: float) -> dict[str, float]:
-        return {}
-
-    def prepare(self, group: Group) -> None:
-        values = self.values[group.agent_idx]
-        if values.waiting:
-            values.predict_waiting()
-
-    def step(self, group: Group, minibatch: Sequence[Sample]) -> dict[str, float]:
-        return {}
+        pass  # all is predicted in `begin`

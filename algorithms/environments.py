@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-
 from marlogue.algorithms.config import ActorCriticConfig
 from marlogue.algorithms.items import EnvOrFactory, text_env_inside
 from marlogue.envs import BatchRunner, TextEnv
@@ -93,7 +92,7 @@ def _text_env(
 def _fitted(args: ConfigT, env: EnvOrFactory, num_agents: int) -> ConfigT:
     """The configuration with what the environment knows better. A field that was left at its
     default gives way; one that was set to something else is a contradiction."""
-    known = {"num_agents": num_agents}
+    known: dict[str, Any] = {"num_agents": num_agents}
     inner = text_env_inside(env)
     if inner is not None:
         known["num_turns"] = inner.task.num_turns

@@ -38,9 +38,10 @@ class JointHistory:
         self._encode = encoder(tokenizer)
 
     def __call__(self, sample: Sample) -> tuple[int, ...]:
+        """The ids; the same for every agent's sample of one joint step."""
         joint = sample.joint
         text = self._formatter(joint.prompts, joint.completions if self._reads_actions else None)
-        if not isinstance(text, str) or not text:
+        if not text or not isinstance(text, str):
             raise ValueError(
                 f"joint_formatter must return a text that is not empty; it returned {text!r}."
             )
@@ -63,6 +64,7 @@ class OwnHistory:
         self._encode = None if tokenizer is None else encoder(tokenizer)
 
     def __call__(self, sample: Sample) -> tuple[int, ...]:
+        """The ids."""
         if self._encode is not None:
             return self._encode(sample.prompt + (sample.completion if self._reads_actions else ""))
         return sample.prompt_ids + (sample.completion_ids if self._reads_actions else ())

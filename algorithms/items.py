@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count, islice
+from typing import TypeAlias
 
-from pettingzoo import ParallelEnv
+from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.algorithms.collect import Item
 from marlogue.algorithms.streams import RESET, derived_seed
 from marlogue.envs import RowOrder, Start, TextEnv
 
-EnvOrFactory = ParallelEnv | Callable[[], ParallelEnv]
+EnvOrFactory: TypeAlias = ParallelEnv | Callable[[], ParallelEnv]
 
 
 def text_env_inside(env: EnvOrFactory) -> TextEnv | None:

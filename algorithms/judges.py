@@ -26,9 +26,11 @@ class ValueModel(Protocol):
     """What values are predicted with: a :class:`Critic`, or a policy with a value head."""
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Where the model is."""
 
-    def values(self, histories: Sequence[Sequence[int]]) -> Tensor: ...
+    def values(self, histories: Sequence[Sequence[int]]) -> Tensor:
+        """Values [B] of B histories in one batch, differentiable."""
 
 
 class Values:
@@ -68,6 +70,8 @@ class Values:
     def come_with(self, first_minibatch: Sequence[Sample]) -> bool:
         """Whether the forward pass of an update on this minibatch predicts all that wait, early
         enough: no target needs them."""
+        if not self.waiting:
+            return True
         if any(sample.next is not None for sample in self.waiting):
             return False
         read = {self.history(sample) for sample in first_minibatch}
@@ -76,6 +80,8 @@ class Values:
     @torch.no_grad()
     def predict_waiting(self) -> None:
         """Value every sample that waits."""
+        if not self.waiting:
+            return
         histories = list(dict.fromkeys(self.history(sample) for sample in self.waiting))
         predicted: dict[tuple[int, ...], float] = {}
         for rows in self.split(histories):
@@ -134,9 +140,9 @@ class CriticJudge:
             some = [unique[row] for row in rows]
             with self.values.compute():
                 values = self.critic.values(some)
-            place = torch.tensor([k for k, h in enumerate(some) for _ in members[h]])
-            row = torch.tensor([row for h in some for row in members[h]])
-            loss = value_loss(values[place], wanted[row], len(samples))
+            value_of = torch.tensor([k for k, h in enumerate(some) for _ in members[h]])
+            sample_of = torch.tensor([row for h in some for row in members[h]])
+            loss = value_loss(values[value_of], wanted[sample_of], len(samples))
             (self.value_loss_coef * loss).backward()
             total += loss.item()
             predicted.update(zip(some, values.tolist(), strict=True))

@@ -101,5 +101,6 @@ class MAACTrainer(OnPolicyTrainer):
             self.args.value_loss_coef,
         )
         if self.args.critic_update == "joint":
-            return JointCritic(judge, self.args.batch_size, (self.args.seed, CRITIC_SHUFFLE))
+            stream = (self.args.seed, CRITIC_SHUFFLE)
+            return JointCritic(judge, len(self.agents), self.args.batch_size, stream)
         return AgentCritics([judge] * len(self.agents))

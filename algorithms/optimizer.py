@@ -63,6 +63,7 @@ class Optimizer:
 
     @property
     def learning_rate(self) -> float:
+        """As of the latest :meth:`set_progress`."""
         return self.adamw.param_groups[0]["lr"]
 
     def set_progress(self, factor: float) -> None:

@@ -22,6 +22,7 @@ from stable_baselines3.common.logger import (
     Logger,
     TensorBoardOutputFormat,
 )
+from typing_extensions import override
 
 from marlogue.algorithms.metrics import by_turn_and_agent, sample_metrics
 from marlogue.algorithms.sample import Sample
@@ -111,9 +112,11 @@ class RunLog:
 
     @property
     def has_window(self) -> bool:
+        """Whether anything waits to be written."""
         return bool(self._samples or self._steps)
 
     def close(self) -> None:
+        """Close the files."""
         self.logger.close()
 
     def _record(self, metrics: Mapping[str, float]) -> None:
@@ -160,6 +163,7 @@ class WandbOutput(KVWriter):
             ) from error
         self._run = wandb.init(config=dict(config), **wandb_config)
 
+    @override
     def write(
         self,
         key_values: dict[str, Any],
@@ -170,6 +174,7 @@ class WandbOutput(KVWriter):
         if numbers:
             self._run.log(numbers, step=step)
 
+    @override
     def close(self) -> None:
         self._run.finish()
 

@@ -80,16 +80,20 @@ class Sample:
 
     @property
     def prompt(self) -> str:
+        """What the agent observed."""
         return self.joint.prompts[self.agent_idx]
 
     @property
     def completion(self) -> str:
+        """What it answered."""
         return self.action.text
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:
+        """The P tokens that the model read."""
         return self.action.prompt_ids
 
     @property
     def completion_ids(self) -> tuple[int, ...]:
+        """The C tokens that it generated."""
         return self.action.ids
