@@ -15,7 +15,11 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("envs", "agents", "algorithms", "wrappers")
 SOURCES = [ROOT / "src/marlogue", *(ROOT / folder for folder in FOLDERS)]
 # A module is imported under another name than its distribution has.
-DISTRIBUTIONS = {"stable_baselines3": "stable-baselines3", "yaml": "pyyaml"}
+DISTRIBUTIONS = {
+    "stable_baselines3": "stable-baselines3",
+    "typing_extensions": "typing-extensions",
+    "yaml": "pyyaml",
+}
 
 
 def read_setup() -> ConfigParser:
