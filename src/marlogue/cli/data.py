@@ -1,0 +1,164 @@
+"""Datasets and environments from a configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
+
+from marlogue.cli.errors import UsageError, unknown
+from marlogue.cli.lookup import Named, call, find
+from marlogue.envs import TASKS, TextEnv
+
+Rows = str | list[int] | None
+
+_BUILDERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
+
+
+@dataclass
+class EnvSource(Named):
+    """An environment.
+
+    Args:
+        name: one of the tasks, as in story_length_v0, or the dotted path of a function or class
+            that makes an environment.
+        kwargs: its arguments.
+        rows: which of the dataset's rows it plays: a slice, as in "0:24" or "24:", or a list of
+            row numbers; null for all.
+    """
+
+    rows: Rows = None
+
+
+@dataclass
+class DataSource:
+    """A dataset.
+
+    Args:
+        path: a file (.json, .jsonl, .csv, .parquet), a folder, or a name on the hub, for
+            datasets.load_dataset.
+        name: instead of path, the dotted path of a function that returns the rows.
+        split: which split is loaded from path.
+        kwargs: more arguments of datasets.load_dataset, or those of the function.
+        rows: which rows are used: a slice, as in "0:24", or a list of row numbers; null for all.
+    """
+
+    path: str | None = None
+    name: str | None = None
+    split: str = "train"
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    rows: Rows = None
+
+
+def make_env(source: str | EnvSource | None, key: str) -> ParallelEnv | None:
+    """The environment that a configuration names.
+
+    Raises:
+        UsageError: when it cannot be found or made, or rows are asked of one that has none.
+    """
+    if source is None:
+        return None
+    if isinstance(source, str):
+        source = EnvSource(source)
+    factory = _factory(source.name, key)
+    env = _made(factory, source.kwargs, key)
+    if source.rows is None:
+        return env
+    if not isinstance(env, TextEnv):
+        raise UsageError(f"{key}.rows needs an environment with a dataset (a TextEnv)")
+    chosen = pick_rows(env.dataset, source.rows, f"{key}.rows")
+    return _made(factory, {**source.kwargs, "dataset": chosen}, key)
+
+
+def load_rows(source: str | DataSource | None, key: str) -> Any:
+    """The dataset that a configuration names.
+
+    Raises:
+        UsageError: when it cannot be found or loaded.
+    """
+    if source is None:
+        return None
+    if isinstance(source, str):
+        source = DataSource(source)
+    if (source.path is None) == (source.name is None):
+        raise UsageError(f"{key} must have either path or name")
+    if source.name is not None:
+        rows = call(find(source.name, f"{key}.name"), source.kwargs, key)
+    else:
+        assert source.path is not None
+        rows = _load(source.path, source, key)
+    return rows if source.rows is None else pick_rows(rows, source.rows, f"{key}.rows")
+
+
+def pick_rows(dataset: Any, rows: str | Sequence[int], key: str) -> Any:
+    """Some rows of a dataset, in the order asked for.
+
+    Raises:
+        UsageError: when ``rows`` cannot be read, or chooses none.
+    """
+    if isinstance(rows, str):
+        wanted = re.fullmatch(r"(\d*):(\d*)", rows.replace(" ", ""))
+        if wanted is None:
+            raise UsageError(f"{key} ({rows}) must be a slice, as in 0:24 or 24:, or a list")
+        start, stop = (int(number) if number else None for number in wanted.groups())
+        if not hasattr(dataset, "__len__"):
+            skipped = dataset.skip(start or 0)
+            return skipped if stop is None else skipped.take(stop - (start or 0))
+        numbers: Sequence[int] = range(*slice(start, stop).indices(len(dataset)))
+    else:
+        numbers = rows
+        if not hasattr(dataset, "__len__"):
+            raise UsageError(f"{key} ({rows}) must be a slice: this dataset is a stream")
+    count = len(dataset)
+    if not numbers or any(not 0 <= number < count for number in numbers):
+        raise UsageError(f"{key} ({rows}) must choose rows that are there: 0 to {count - 1}")
+    if hasattr(dataset, "select"):
+        return dataset.select(list(numbers))
+    return [dataset[number] for number in numbers]
+
+
+def _factory(name: str, key: str) -> Any:
+    if name in TASKS:
+        return TASKS[name]
+    if "." not in name:
+        raise unknown(f"{key}: the environment", name, TASKS)
+    return find(name, key)
+
+
+def _made(factory: Any, kwargs: Mapping[str, Any], key: str) -> ParallelEnv:
+    try:
+        env = call(factory, kwargs, key)
+    except TypeError as error:
+        # Our factories pass on what they do not know, so that their signature does not tell.
+        misspelt = re.search(
+            r"TextEnv.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error)
+        )
+        if misspelt is None:
+            raise
+        known = set(TextEnv.__init__.__annotations__) - {"return"}
+        raise unknown(f"{key}.kwargs: the argument", misspelt[1], known) from None
+    if not isinstance(env, ParallelEnv):
+        raise UsageError(
+            f"{key} ({getattr(factory, '__name__', factory)}) made a {type(env).__name__}; it must "
+            "make a PettingZoo ParallelEnv"
+        )
+    return env
+
+
+def _load(path: str, source: DataSource, key: str) -> Any:
+    import datasets  # type: ignore[import-untyped]
+
+    datasets.disable_progress_bars()
+    builder = _BUILDERS.get(Path(path).suffix.lower())
+    try:
+        if builder is None:
+            return datasets.load_dataset(path, split=source.split, **source.kwargs)
+        if not Path(path).is_file():
+            raise UsageError(f"{key} ({path}) must be a file that exists; there is none")
+        return datasets.load_dataset(builder, data_files=path, split=source.split, **source.kwargs)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        raise UsageError(f"{key} ({path}) could not be loaded: {error}") from error

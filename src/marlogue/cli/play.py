@@ -1,0 +1,182 @@
+"""``marlogue evaluate`` and ``marlogue rollout``: what a team does on an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from marlogue.agents import LLMPolicy, SamplingParams
+from marlogue.algorithms import Sample, load_team
+from marlogue.algorithms.building import build_policies, check_model_config, resolve_devices
+from marlogue.algorithms.collect import Collector, Item
+from marlogue.algorithms.environments import Environments
+from marlogue.algorithms.evaluation import Evaluator
+from marlogue.algorithms.items import EnvOrFactory, text_env_inside
+from marlogue.algorithms.streams import EVAL
+from marlogue.cli.building import make_played, team_arguments
+from marlogue.cli.errors import UsageError, as_usage_errors
+from marlogue.cli.lookup import resolve, search_here
+from marlogue.cli.options import Own, Settings, read
+from marlogue.envs import BatchRunner, Start
+
+TEAM: Own = {
+    "team": (
+        str | None,
+        None,
+        "folder of a saved team; its config.yaml is read where no --config is given. Without it "
+        "the models of the configuration play, untrained",
+    ),
+}
+SPLIT: Own = {
+    "split": (
+        str,
+        "eval",
+        "eval, or train: which environment or dataset of the configuration is played",
+    ),
+}
+
+
+def evaluate(words: Sequence[str]) -> None:
+    """Play the first ``eval_num_samples`` rows and print the figures.
+
+    Raises:
+        UsageError: when the configuration cannot be used.
+    """
+    settings, played, team = prepare("evaluate", words, {**TEAM, **SPLIT})
+    args = played.args
+    env = choose_env(settings, played)
+    params = args.sampling(args.eval_temperature)
+    evaluator = Evaluator(
+        env,
+        _collector(env, team, params, args),
+        num_samples=args.eval_num_samples,
+        batch_size=args.eval_batch_size,
+        seed=args.seed,
+    )
+    metrics = evaluator.run(resolve(settings["metrics_callback"], "metrics_callback"))
+    for name, value in metrics.items():
+        print(f"{name.removeprefix('eval/'):40s} {value:.4f}")
+
+
+def rollout(words: Sequence[str]) -> None:
+    """Play given rows and print what was said.
+
+    Raises:
+        UsageError: when the configuration cannot be used.
+    """
+    own: Own = {
+        **TEAM,
+        **SPLIT,
+        "rows": (str, "0", "rows to play, as in 0,3 (without a dataset: seeds of the resets)"),
+        "generations": (int, 1, "episodes per row"),
+    }
+    settings, played, team = prepare("rollout", words, own)
+    args = played.args
+    env = choose_env(settings, played)
+    rows = _row_numbers(settings["rows"])
+    if settings["generations"] < 1:
+        raise UsageError(f"generations ({settings['generations']}) must be at least 1")
+    has_rows = text_env_inside(env) is not None
+    items = [
+        Item(row, Start(options={"row": row}) if has_rows else Start(seed=row)) for row in rows
+    ]
+    collector = _collector(env, team, args.sampling(args.eval_temperature), args)
+    with as_usage_errors():
+        samples_by_item = collector.collect(items, settings["generations"])
+    for samples in samples_by_item:
+        print(transcript(samples))
+
+
+def prepare(
+    command: str, words: Sequence[str], own: Own
+) -> tuple[Settings, Environments, list[LLMPolicy]]:
+    """Read the configuration, make what is played and load who plays.
+
+    Raises:
+        UsageError: when the configuration cannot be used, or the team does not fit.
+    """
+    settings = read(command, _with_own_config(words), own)
+    search_here(*settings.folders)
+    with as_usage_errors():
+        played = make_played(settings)
+        team = _team(settings, played)
+    if len(team) != len(played.agents):
+        raise UsageError(
+            f"team ({len(team)} agents) must be as many as the environment has "
+            f"({len(played.agents)}: {', '.join(played.agents)})"
+        )
+    return settings, played, team
+
+
+def choose_env(settings: Settings, played: Environments) -> EnvOrFactory:
+    """The environment that ``split`` names."""
+    if settings["split"] not in ("eval", "train"):
+        raise UsageError(f"split ({settings['split']}) must be eval or train")
+    return played.train if settings["split"] == "train" or played.eval is None else played.eval
+
+
+def transcript(samples: Sequence[Sample]) -> str:
+    """What was asked, said and earned in the episodes of one row."""
+    lines = []
+    episode, turn = -1, -1
+    for sample in samples:
+        if sample.generation_idx != episode:
+            episode, turn = sample.generation_idx, -1
+            lines.append(f"=== row {sample.item_idx}, generation {episode} ===")
+        if sample.turn_idx != turn:
+            turn = sample.turn_idx
+            lines.append(f"--- turn {turn + 1} ---")
+        reward = "abstained" if sample.abstained else f"{sample.reward:.3f}"
+        cut = ", cut at max_new_tokens" if sample.action.truncated else ""
+        lines += [
+            f"{sample.agent} is asked: {sample.prompt}",
+            f"{sample.agent} answers:  {sample.completion}",
+            f"    (reward {reward}{cut})",
+        ]
+    return "\n".join(lines)
+
+
+def _collector(
+    env: EnvOrFactory, team: Sequence[LLMPolicy], params: SamplingParams, args: Any
+) -> Collector:
+    return Collector(
+        BatchRunner(env), team, params, max_turns=args.num_turns, stream=(args.seed, EVAL)
+    )
+
+
+def _team(settings: Settings, played: Environments) -> list[LLMPolicy]:
+    """The saved team, or the configuration's models as they are."""
+    args = played.args
+    if settings["team"] is None:
+        model_config = check_model_config(settings["model_config"])
+        made = {"agents": None, "agent_model": None, "tokenizer": None}
+        made |= team_arguments(settings, len(played.agents))
+        return build_policies(args, model_config=model_config, **made)
+    team = load_team(settings["team"])
+    devices = resolve_devices(args.agent_devices, len(team), "agent_devices")
+    for policy, device in zip(team, devices, strict=True):
+        policy.model.to(device)  # type: ignore[arg-type]
+    return team
+
+
+def _with_own_config(words: Sequence[str]) -> list[str]:
+    """The command line, with the configuration that lies with the team put first."""
+    if any(word.partition("=")[0] == "--config" for word in words):
+        return list(words)
+    for position, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if option == "--team":
+            folder = value if equals else "".join(words[position + 1 : position + 2])
+            if not (Path(folder) / "team.json").exists():
+                raise UsageError(f"team ({folder}) must be a folder that a team was saved to")
+            if (Path(folder) / "config.yaml").exists():
+                return ["--config", str(Path(folder) / "config.yaml"), *words]
+    return list(words)
+
+
+def _row_numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"rows ({text}) must be row numbers, as in 0,3") from None
