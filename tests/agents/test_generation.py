@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, MambaConfig, MambaForCausalLM
 
 from marlogue.agents import (
     Generated,
@@ -463,6 +463,34 @@ class TestDecodingCopy:
             second = ours.generate(PROMPTS, params, STREAMS)
             assert second != first
             assert second[0] == reference(model, PROMPTS[0], params, STREAMS[0])
+
+
+class TestConstruction:
+    def test_recurrent_models_are_refused(self):
+        """Padding would flow through the state into what is sampled, and nothing would say so."""
+        config = MambaConfig(
+            vocab_size=32,
+            hidden_size=16,
+            state_size=4,
+            num_hidden_layers=1,
+            bos_token_id=None,
+            eos_token_id=EOS,
+            pad_token_id=0,
+        )
+        with pytest.raises(ValueError, match="MambaForCausalLM"):
+            backend(MambaForCausalLM(config))
+
+    def test_a_dtype_is_a_torch_dtype(self):
+        with pytest.raises(TypeError, match=r"generation_dtype \('bfloat16'\)"):
+            backend(random_gpt2(), dtype="bfloat16")
+
+    def test_end_tokens_that_the_model_cannot_say(self):
+        """An end token added to the tokenizer alone; the smallest and largest real ids count."""
+        ours = backend(random_gpt2(), end_ids=(0, 31, 32, 1000))
+        params = SamplingParams(max_new_tokens=3, min_new_tokens=1)
+        found = ours.generate(PROMPTS, params, STREAMS)
+        assert all(answer.ids[0] not in {0, 31} for answer in found)
+        assert ours.end_ids == {0, 31}
 
 
 def test_log_probabilities_of_what_was_sampled_match_its_frequency():

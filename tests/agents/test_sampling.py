@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -218,10 +219,22 @@ class TestSamplingParams:
             ("top_p", math.nan),
             ("top_k", 0),
             ("top_k", -1),
+            # Wrong types: a bool is no number, half a token is none either.
+            ("max_new_tokens", True),
+            ("max_new_tokens", 2.5),
+            ("max_new_tokens", None),
+            ("min_new_tokens", True),
+            ("top_k", 2.5),
+            ("top_k", True),
+            ("top_p", "0.9"),
+            ("top_p", True),
+            ("temperature", "hot"),
+            ("temperature", True),
+            ("temperature", None),
         ],
     )
     def test_a_value_out_of_range_is_named(self, name, value):
-        with pytest.raises(ValueError, match=rf"^{name} \({value}\) must"):
+        with pytest.raises(ValueError, match=rf"^{name} \({re.escape(repr(value))}\) must"):
             SamplingParams(**{name: value})
 
 
@@ -239,6 +252,15 @@ class TestUniforms:
         among = uniforms([(7, 2), (7, 3), (8, 3), (3, 7)], 5)
         assert torch.equal(among[1:2], alone)
         assert len({tuple(row) for row in among.tolist()}) == 4
+
+    def test_names_of_other_lengths_are_other_names(self):
+        names = [(1,), (1, 0), (1, 0, 0), (0, 1), (0,), (0, 0), ()]
+        assert len({tuple(row) for row in uniforms(names, 2).tolist()}) == len(names)
+
+    def test_large_numbers_and_no_streams(self):
+        assert uniforms([(2**63, 2**32)], 2).shape == (1, 2)
+        with pytest.raises(ValueError, match="non-negative"):
+            uniforms([(-1,)], 2)
 
     def test_a_longer_stream_begins_like_a_shorter_one(self):
         assert torch.equal(uniforms([(1, 2)], 30)[:, :4], uniforms([(1, 2)], 4))
