@@ -9,7 +9,13 @@ from marlogue.agents.generation import (
     end_token_ids,
 )
 from marlogue.agents.heads import ValueHead
-from marlogue.agents.loading import load_causal_lm, load_tokenizer, load_trunk, resolve_identifier
+from marlogue.agents.loading import (
+    load_causal_lm,
+    load_tokenizer,
+    load_trunk,
+    resolve_identifier,
+    with_float32_weights,
+)
 from marlogue.agents.modes import eval_mode, update_mode
 from marlogue.agents.policy import LLMPolicy
 from marlogue.agents.prompts import PromptEncoder, pad_token_id
@@ -52,4 +58,5 @@ __all__ = [
     "tiny_model",
     "uniforms",
     "update_mode",
+    "with_float32_weights",
 ]

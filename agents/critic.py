@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from marlogue.agents.heads import ValueHead
-from marlogue.agents.trunk import Trunk
+from marlogue.agents.trunk import Trunk, context_length
 
 
 class Critic:
@@ -38,9 +38,9 @@ class Critic:
         self.model = model
         self.tokenizer = tokenizer
         self.trunk = Trunk(model)
+        self.context_length = context_length(model)
         if value_head is None:
-            width = model.config.get_text_config().hidden_size
-            value_head = ValueHead(width, value_head_hidden_dim, generator=generator)
+            value_head = ValueHead(self.trunk.width, value_head_hidden_dim, generator=generator)
         self.value_head = value_head.to(self.trunk.device)
 
     @property
@@ -54,5 +54,17 @@ class Critic:
         yield from self.value_head.parameters()
 
     def values(self, histories: Sequence[Sequence[int]]) -> Tensor:
-        """Values [B] of B histories in one batch, float32; differentiable."""
+        """Values [B] of B histories in one batch, float32; differentiable.
+
+        Raises:
+            ValueError: when a history is longer than the model's context.
+        """
+        longest = max(len(history) for history in histories)
+        if self.context_length is not None and longest > self.context_length:
+            raise ValueError(
+                f"a history of {longest} tokens must fit the critic's context of "
+                f"{self.context_length}; shorten prompts (max_prompt_tokens) or completions "
+                "(max_new_tokens), write a shorter text (joint_formatter), or take a critic with a "
+                "longer context."
+            )
         return self.value_head(self.trunk.last_hidden(histories))

@@ -75,7 +75,16 @@ class TransformersBackend:
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"generation_batch_size ({batch_size}) must be at least 1.")
-        self.end_ids = end_ids
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise TypeError(f"generation_dtype ({dtype!r}) must be a torch.dtype or None.")
+        if model._is_stateful:
+            raise ValueError(
+                f"model ({type(model).__name__}) is recurrent: its state would read the padding of "
+                "a batch; use a model with attention, or pass a backend of your own."
+            )
+        # A tokenizer may know ids that the model can't say.
+        vocabulary = model.config.get_text_config().vocab_size
+        self.end_ids = frozenset(token for token in end_ids if token < vocabulary)
         self.pad_id = pad_id
         self.batch_size = batch_size
         self._is_copy = dtype is not None and dtype != model.dtype

@@ -32,8 +32,8 @@ class ValueHead(nn.Module):
         self.head_hidden_dim = head_hidden_dim
         layers: list[nn.Module] = []
         if head_hidden_dim is not None:
-            layers += [nn.Linear(hidden_size, head_hidden_dim), nn.Tanh()]
-        layers.append(nn.Linear(head_hidden_dim or hidden_size, 1))
+            layers += [_linear(hidden_size, head_hidden_dim), nn.Tanh()]
+        layers.append(_linear(head_hidden_dim or hidden_size, 1))
         self.layers = nn.Sequential(*layers)
         for layer in self.layers:
             if isinstance(layer, nn.Linear):
@@ -42,4 +42,12 @@ class ValueHead(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Hidden states [..., D] to values [...], in float32."""
-        return self.layers(hidden.float()).squeeze(-1)
+        with torch.autocast(hidden.device.type, enabled=False):  # values keep all their digits
+            values: Tensor = self.layers(hidden.float()).squeeze(-1)
+        return values
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    """A layer without torch's own initial weights, which come from the global generator."""
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
+    return layer

@@ -16,6 +16,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from marlogue.agents.quiet import progress_bars
 from marlogue.agents.smollm2 import smollm2_path
 
 #: Identifiers that mean a model which comes without a hub.
@@ -54,8 +55,11 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     """The tokenizer of an identifier.
 
     Raises:
+        TypeError: when it is no identifier.
         ValueError: when there is none; the cause is attached.
     """
+    if not isinstance(source, str | Path):
+        raise TypeError(f"tokenizer identifier ({source!r}) must be a folder or a hub id.")
     try:
         return AutoTokenizer.from_pretrained(resolve_identifier(str(source)))
     except (OSError, ValueError) as error:
@@ -72,7 +76,8 @@ def _load(
     elif isinstance(source, str | Path):
         kwargs = {"dtype": torch.float32, **(model_kwargs or {})}
         try:
-            model = auto.from_pretrained(resolve_identifier(str(source)), **kwargs)
+            with progress_bars(False):
+                model = auto.from_pretrained(resolve_identifier(str(source)), **kwargs)
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"no model could be loaded from {str(source)!r}; check the name or the folder "
@@ -82,12 +87,15 @@ def _load(
         raise TypeError(
             f"model ({type(source).__name__}) must be an identifier or a transformers model."
         )
-    return _with_float32_weights(model).eval()
+    return with_float32_weights(model).eval()
 
 
-def _with_float32_weights(model: PreTrainedModel) -> PreTrainedModel:
-    """At the learning rates of fine-tuning, half-precision weights don't move: an update of
-    5e-6 is lost in the rounding of a weight of 0.02."""
+def with_float32_weights(model: PreTrainedModel) -> PreTrainedModel:
+    """The same model object, its weights float32 from now on, with a warning if they were not.
+
+    At the learning rates of fine-tuning, half-precision weights don't move: an update of 5e-6 is
+    lost in the rounding of a weight of 0.02.
+    """
     floating = {p.dtype for p in model.parameters() if p.is_floating_point()}
     if floating - {torch.float32, torch.float64}:
         warnings.warn(

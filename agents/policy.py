@@ -15,7 +15,7 @@ from marlogue.agents.heads import ValueHead
 from marlogue.agents.prompts import PromptEncoder, pad_token_id
 from marlogue.agents.sampling import SamplingParams, Stream
 from marlogue.agents.scoring import Answered, Scores, score
-from marlogue.agents.trunk import Trunk
+from marlogue.agents.trunk import Trunk, context_length
 
 
 class LLMPolicy:
@@ -51,6 +51,11 @@ class LLMPolicy:
         generation_batch_size: int = 64,
         generation_dtype: torch.dtype | None = None,
     ) -> None:
+        if model.config.is_encoder_decoder or model.get_output_embeddings() is None:
+            raise ValueError(
+                f"model ({type(model).__name__}) must be a causal language model with its head; "
+                "load it with AutoModelForCausalLM."
+            )
         self.model = model
         self.tokenizer = tokenizer
         self.value_head = value_head
@@ -64,9 +69,7 @@ class LLMPolicy:
         )
         end_ids = end_token_ids(model, tokenizer)
         self.pad_id = pad_token_id(tokenizer, model.config.get_text_config().vocab_size)
-        self.context_length = getattr(
-            model.config.get_text_config(), "max_position_embeddings", None
-        )
+        self.context_length = context_length(model)
         self.backend: GenerationBackend = backend or TransformersBackend(
             model,
             end_ids=end_ids,
@@ -88,9 +91,8 @@ class LLMPolicy:
         Args:
             prompts: B prompts, as the environment shows them.
             params: how to sample.
-            streams: B names of random-number streams, tuples of non-negative integers of one
-                length. A completion depends on its own stream only, not on who else is in the
-                batch.
+            streams: B names of random-number streams, tuples of non-negative integers. A
+                completion depends on its own stream only, not on who else is in the batch.
 
         Raises:
             ValueError: when a prompt and ``max_new_tokens`` exceed the model's context.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from marlogue.agents.rules import check_fields, real, whole
 
 #: The name of one completion's random numbers, e.g. (seed, item, generation, turn, agent).
 Stream = Sequence[int]
@@ -27,33 +28,21 @@ class SamplingParams:
         top_k: the ``top_k`` most probable tokens; None for all. With both, top-p acts inside top-k.
 
     Raises:
-        ValueError: when a value is out of its range.
+        ValueError: when a value has a wrong type or is out of its range.
     """
 
-    max_new_tokens: int = 256
-    min_new_tokens: int = 0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int | None = None
+    max_new_tokens: int = whole(256, at_least=1)
+    min_new_tokens: int = whole(0, at_least=0)
+    temperature: float = real(1.0, at_least=0)
+    top_p: float = real(1.0, above=0, at_most=1)
+    top_k: int | None = whole(None, at_least=1, optional=True)
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens ({self.max_new_tokens}) must be at least 1.")
-        if not 0 <= self.min_new_tokens <= self.max_new_tokens:
+        check_fields(self)
+        if self.min_new_tokens > self.max_new_tokens:
             raise ValueError(
-                f"min_new_tokens ({self.min_new_tokens}) must be between 0 and "
-                f"max_new_tokens ({self.max_new_tokens})."
-            )
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ValueError(
-                f"temperature ({self.temperature}) must be a finite number of at least 0; "
-                "set 0 for greedy decoding."
-            )
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p ({self.top_p}) must be above 0 and at most 1.")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(
-                f"top_k ({self.top_k}) must be at least 1; set None to keep every token."
+                f"min_new_tokens ({self.min_new_tokens}) must be at most max_new_tokens "
+                f"({self.max_new_tokens}); set a smaller one."
             )
 
     @property
@@ -71,9 +60,12 @@ def uniforms(streams: Sequence[Stream], count: int) -> Tensor:
     Returns:
         Tensor [B, count], float64, in [0, 1).
     """
-    return torch.from_numpy(
-        np.stack([np.random.default_rng(tuple(stream)).random(count) for stream in streams])
-    )
+    return torch.from_numpy(np.stack([_generator(stream).random(count) for stream in streams]))
+
+
+def _generator(stream: Stream) -> np.random.Generator:
+    # The length comes first, since numpy takes (1,) and (1, 0) for the same name.
+    return np.random.default_rng((len(stream), *stream))
 
 
 def sample_tokens(logits: Tensor, uniform: Tensor, params: SamplingParams) -> Tensor:

@@ -65,7 +65,14 @@ def score(
         answered: prompts and completions as ids, at least one id each.
         pad_id: any valid id.
         temperature: the logits are divided by it, as at sampling.
+
+    Raises:
+        ValueError: when a prompt or completion is empty, or the temperature is not above 0.
     """
+    if not temperature > 0:
+        raise ValueError(f"temperature ({temperature}) must be above 0 to score.")
+    if not all(prompt and completion for prompt, completion in answered):
+        raise ValueError("answered must hold at least one prompt and one completion token each.")
     batch = pad(
         [(*prompt, *completion) for prompt, completion in answered],
         pad_id=pad_id,
@@ -100,7 +107,7 @@ def k3(policy: Tensor, reference: Tensor) -> Tensor:
     ``d = log p_reference - log p_policy`` (Schulman 2020, "Approximating KL divergence").
     It is never negative, and 0 where the two agree."""
     difference = reference - policy
-    return difference.exp() - difference - 1
+    return difference.expm1() - difference  # exp(d) - 1 would lose what is left of a small d
 
 
 def micro_batches(
@@ -116,7 +123,12 @@ def micro_batches(
 
     Yields:
         Row numbers, every row once, longest rows first (what does not fit fails at once).
+
+    Raises:
+        ValueError: when ``size`` is below 1.
     """
+    if size is not None and size < 1:
+        raise ValueError(f"micro_batch_size ({size}) must be at least 1.")
     budget = _TOKENS_PER_MICRO_BATCH.get(device.type, _TOKENS_PER_MICRO_BATCH_ELSEWHERE)
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     first = 0

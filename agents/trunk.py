@@ -13,7 +13,6 @@ from transformers import DynamicCache, PreTrainedModel
 from marlogue.agents.modes import eval_mode
 
 _PROBE_TOKENS = 3
-_PROBE_TOLERANCE = 1e-3
 
 
 class Padded(NamedTuple):
@@ -46,6 +45,12 @@ def pad(
     return Padded(ids.to(device), mask.to(device), positions.to(device))
 
 
+def context_length(model: PreTrainedModel) -> int | None:
+    """The most tokens that a model can read; None where it has no limit."""
+    length: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return length
+
+
 class Trunk:
     """Hidden states and logits of a causal language model, in two steps.
 
@@ -55,6 +60,12 @@ class Trunk:
 
     Args:
         model: a causal language model, or (for values only) a bare transformer without a head.
+
+    Attributes:
+        width: D, the size of a hidden state.
+
+    Raises:
+        ValueError: when the model can't be run this way.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -64,7 +75,9 @@ class Trunk:
         accepted = inspect.signature(self.base.forward).parameters
         self._takes_positions = "position_ids" in accepted
         self._cache_name = "cache" if "cache" in accepted else "past_key_values"
-        self._plain_head = self.head is not None and self._head_gives_the_logits()
+        self._plain_head = False
+        self.width = 0
+        self._probe()
 
     @property
     def device(self) -> torch.device:
@@ -109,13 +122,24 @@ class Trunk:
         return inputs
 
     @torch.no_grad()
-    def _head_gives_the_logits(self) -> bool:
+    def _probe(self) -> None:
+        """Find out how the model behaves, on a few tokens, rather than trust its kind."""
         vocabulary = self.model.config.get_text_config().vocab_size
         tokens = [token % vocabulary for token in range(_PROBE_TOKENS)]
         batch = pad([tokens], pad_id=0, device=self.device)
         with eval_mode(self.model):
-            whole = self.model(**self._inputs(batch), use_cache=False).logits.float()
-            ours = self.head(self.hidden(batch)).float()
-        return whole.shape == ours.shape and torch.allclose(
-            whole, ours, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE
-        )
+            hidden = self.hidden(batch)
+            self.width = hidden.size(-1)
+            if self._takes_positions:
+                default = self.base(input_ids=batch.ids, use_cache=False).last_hidden_state
+                near = 1e-3 if hidden.dtype == torch.float32 else 5e-2
+                if not torch.allclose(default, hidden, rtol=near, atol=near, equal_nan=True):
+                    raise ValueError(
+                        f"model ({type(self.model).__name__}) counts positions in a way of its "
+                        "own; only positions from 0 are supported."
+                    )
+            if self.head is not None:
+                whole = self.model(**self._inputs(batch), use_cache=False).logits
+                ours = self.head(hidden)
+                # Exactly equal: a soft cap changes small logits by very little.
+                self._plain_head = torch.equal(whole, ours)

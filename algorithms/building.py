@@ -19,6 +19,7 @@ from marlogue.agents import (
     load_causal_lm,
     load_tokenizer,
     load_trunk,
+    with_float32_weights,
 )
 from marlogue.algorithms.config import ActorCriticConfig, Devices
 from marlogue.algorithms.streams import VALUE_HEAD, derived_seed
@@ -101,7 +102,8 @@ def build_policies(
         sources, tokenizers, system_prompts, devices, strict=True
     ):
         if isinstance(source, LLMPolicy):
-            source.model.to(device)  # type: ignore[arg-type]
+            with_float32_weights(source.model).to(device)  # type: ignore[arg-type]
+            source.backend.sync(source.model)
             policies.append(source)
             continue
         assert own_tokenizer is not None
@@ -152,27 +154,44 @@ def build_critics(
         ValueError: naming the argument that is missing or does not fit.
     """
     sources = _critic_sources(critic_model, critics, count)
+    _check_critic_models(sources, policies)
     devices = resolve_devices(args.critic_devices, count, "critic_devices")
     if args.critic_devices is None and args.agent_devices is not None:
         devices = [policies[min(k, len(policies) - 1)].device for k in range(count)]
-    taken = {id(policy.model): index for index, policy in enumerate(policies)}
-    built: dict[int, Critic] = {}  # by source object, for the preloaded
-    result = []
+    built: list[Critic] = []
     for index, (source, device) in enumerate(zip(sources, devices, strict=True)):
-        if not isinstance(source, str | Path) and id(source) in built:
-            result.append(built[id(source)])
+        before = next((k for k in range(index) if sources[k] is source), None)
+        if before is not None and not isinstance(source, str | Path):
+            built.append(built[before])
             continue
-        if id(source) in taken:
-            raise ValueError(
-                f"critics[{index}] must be a model of its own, but is the model of agent "
-                f"{taken[id(source)]}; pass a copy, or use IAC with use_separate_critic=False."
+        built.append(
+            _build_critic(
+                source, policies[index], device, args, model_config, value_head_hidden_dim, index
             )
-        critic = _build_critic(
-            source, policies[index], device, args, model_config, value_head_hidden_dim, index
         )
-        built[id(source)] = critic
-        result.append(critic)
-    return result
+    return built
+
+
+def _check_critic_models(sources: Sequence[CriticSource], policies: Sequence[LLMPolicy]) -> None:
+    """Weights have one owner: no critic on an agent's model, no two critics on one model."""
+    owners = {id(policy.model): f"agent {index}" for index, policy in enumerate(policies)}
+    for index, source in enumerate(sources):
+        if isinstance(source, str | Path):
+            continue
+        if any(source is other for other in sources[:index]):
+            warnings.warn(
+                f"critics[{index}] is a preloaded critic that several agents share; pass a model "
+                "for each, or an identifier, for critics of their own.",
+                stacklevel=7,
+            )
+            continue
+        model = source.model if isinstance(source, Critic) else source
+        if id(model) in owners:
+            raise ValueError(
+                f"critics[{index}] must be a model of its own, but is the model of "
+                f"{owners[id(model)]}; pass a copy, or use IAC with use_separate_critic=False."
+            )
+        owners[id(model)] = f"critics[{index}]"
 
 
 def _build_critic(
@@ -185,7 +204,7 @@ def _build_critic(
     index: int,
 ) -> Critic:
     if isinstance(source, Critic):
-        source.model.to(device)  # type: ignore[arg-type]
+        with_float32_weights(source.model).to(device)  # type: ignore[arg-type]
         source.value_head.to(device)
         critic = source
     else:
@@ -205,8 +224,7 @@ def add_value_heads(policies: Sequence[LLMPolicy], hidden_dim: int | None, seed:
     """Give each policy a value head on its own trunk, unless it has one."""
     for index, policy in enumerate(policies):
         if policy.value_head is None:
-            width = policy.model.config.get_text_config().hidden_size
-            head = ValueHead(width, hidden_dim, generator=head_generator(seed, index))
+            head = ValueHead(policy.trunk.width, hidden_dim, generator=head_generator(seed, index))
             policy.value_head = head.to(policy.device)
 
 
@@ -303,13 +321,7 @@ def _critic_sources(
         raise ValueError(f"critics ({critics!r}) must be a list of models.")
     else:
         sources = list(critics)
-    if len(sources) == 1 and count > 1:
-        if not isinstance(sources[0], str | Path):
-            warnings.warn(
-                f"one preloaded critic is shared by {count} agents; pass a list of {count}, or an "
-                "identifier, for critics of their own.",
-                stacklevel=6,
-            )
+    if len(sources) == 1:
         sources *= count
     if len(sources) != count:
         raise ValueError(f"critics ({len(sources)} given) must be {count}.")

@@ -174,15 +174,28 @@ class _Record:
             sample.abstained = bool(result.infos.get(agent, {}).get("abstained", False))
             if result.truncations[agent] and not result.terminations[agent]:
                 self._final[agent] = dict(result.observations)
+                if agent not in result.observations:
+                    raise ValueError(
+                        f"the environment truncated {agent} in turn {self.turn} without an "
+                        "observation for it; it must show what a value can be bootstrapped from."
+                    )
         self.turn += 1
 
     def add_final_observations(self, answer: dict[str, Completion]) -> None:
         """Give each agent that was cut off a next step to bootstrap from."""
         for agent, seen in self._final.items():
-            joint = self._joint(seen, answer)
+            joint = self._joint(seen, self._answers_beside(agent, answer))
             final = self._sample(agent, joint, answer[agent])
             final.is_final_observation = True
             self._latest[agent].next = final
+
+    def _answers_beside(self, agent: str, answer: dict[str, Completion]) -> dict[str, Completion]:
+        """What the team answered in the turn after an agent was cut off: those who went on, what
+        they played; those cut off with it, their answers to what they saw last."""
+        turn = self._latest[agent].turn_idx + 1
+        together = {a for a in self._final if self._latest[a].turn_idx + 1 == turn}
+        played = {s.agent: s.action for s in self.samples if s.turn_idx == turn}
+        return played | {a: c for a, c in answer.items() if a in together}
 
     def finish(self) -> None:
         for agent in self.agents:

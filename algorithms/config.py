@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from marlogue.agents import SamplingParams
-from marlogue.algorithms.rules import check_fields, one_of, real, truth, whole
+from marlogue.agents.rules import check_fields, devices, one_of, real, truth, whole
 
 Devices = str | Sequence[str] | None
 
@@ -111,9 +111,9 @@ class ActorCriticConfig:
     logging_steps: int = whole(1, at_least=1)
     num_transcripts: int = whole(2, at_least=0)
     parallel_training: Literal["none", "mp"] = one_of("none", ("none", "mp"))
-    agent_devices: Devices = None
-    critic_devices: Devices = None
-    reference_devices: Devices = None
+    agent_devices: Devices = devices()
+    critic_devices: Devices = devices()
+    reference_devices: Devices = devices()
     reference_kl_enabled: bool = truth(False)
     reference_kl_coef: float = real(0.1, at_least=0)
     dtype: Literal["float32", "bfloat16"] = one_of("float32", ("float32", "bfloat16"))

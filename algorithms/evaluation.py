@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from marlogue.algorithms.collect import Collector
 from marlogue.algorithms.items import EnvOrFactory, first_items
-from marlogue.algorithms.metrics import by_turn_and_agent, sample_metrics
+from marlogue.algorithms.metrics import (
+    MetricsCallback,
+    by_turn_and_agent,
+    called_back,
+    sample_metrics,
+)
 from marlogue.algorithms.sample import Sample
 
 
@@ -40,9 +44,7 @@ class Evaluator:
             played += self.collector.collect(items[first : first + self.batch_size])
         return played
 
-    def run(
-        self, metrics_callback: Callable[[Sequence[Sample]], Mapping[str, float]] | None = None
-    ) -> dict[str, float]:
+    def run(self, metrics_callback: MetricsCallback | None = None) -> dict[str, float]:
         """Play, and average per agent and turn and over the team.
 
         Args:
@@ -57,7 +59,7 @@ class Evaluator:
         if metrics_callback is not None:
             extra: dict[str, list[float]] = {}
             for samples in played:
-                for name, value in metrics_callback(samples).items():
-                    extra.setdefault(name, []).append(float(value))
+                for name, value in called_back(metrics_callback, samples).items():
+                    extra.setdefault(name, []).append(value)
             metrics |= {name: sum(values) / len(values) for name, values in extra.items()}
         return {f"eval/{name}": value for name, value in metrics.items()}

@@ -9,6 +9,7 @@ from typing import Literal
 from transformers import PreTrainedTokenizerBase
 
 from marlogue.algorithms.sample import Sample
+from marlogue.envs.callbacks import noted
 
 CriticType = Literal["v", "q"]
 #: ``joint_formatter(prompts, completions)``; completions are None for V(h).
@@ -40,7 +41,9 @@ class JointHistory:
     def __call__(self, sample: Sample) -> tuple[int, ...]:
         """The ids; the same for every agent's sample of one joint step."""
         joint = sample.joint
-        text = self._formatter(joint.prompts, joint.completions if self._reads_actions else None)
+        completions = joint.completions if self._reads_actions else None
+        with noted(f"calling joint_formatter for item {sample.item_idx}, turn {sample.turn_idx}"):
+            text = self._formatter(joint.prompts, completions)
         if not text or not isinstance(text, str):
             raise ValueError(
                 f"joint_formatter must return a text that is not empty; it returned {text!r}."
@@ -50,24 +53,36 @@ class JointHistory:
 
 class OwnHistory:
     """The agent's own history h_i, for Q with its own action: the ids that the agent read and
-    wrote, or their text encoded anew where the critic has another vocabulary.
+    wrote, or the same texts encoded anew where the critic has another vocabulary.
 
     Args:
         critic_type: "v" or "q".
-        tokenizer: of a critic with another vocabulary; None to use the agent's own ids.
+        tokenizer: of the critic.
+        shares_ids: for each agent, whether its ids mean the same to the critic.
     """
 
     def __init__(
-        self, critic_type: CriticType, tokenizer: PreTrainedTokenizerBase | None = None
+        self,
+        critic_type: CriticType,
+        tokenizer: PreTrainedTokenizerBase,
+        shares_ids: Sequence[bool],
     ) -> None:
         self._reads_actions = critic_type == "q"
-        self._encode = None if tokenizer is None else encoder(tokenizer)
+        self._shares_ids = list(shares_ids)
+        self._encode = encoder(tokenizer)
+        self._tokenizer = tokenizer
 
     def __call__(self, sample: Sample) -> tuple[int, ...]:
         """The ids."""
-        if self._encode is not None:
-            return self._encode(sample.prompt + (sample.completion if self._reads_actions else ""))
-        return sample.prompt_ids + (sample.completion_ids if self._reads_actions else ())
+        if self._shares_ids[sample.agent_idx]:
+            return sample.prompt_ids + (sample.completion_ids if self._reads_actions else ())
+        prompt = self._encode(sample.prompt)
+        if not self._reads_actions:
+            return prompt
+        # One by one, as the agent read and wrote them: joined texts could share a token.
+        return prompt + tuple(
+            self._tokenizer(sample.completion, add_special_tokens=False).input_ids
+        )
 
 
 def encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], tuple[int, ...]]:

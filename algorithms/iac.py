@@ -73,7 +73,7 @@ class IACTrainer(OnPolicyTrainer):
             [
                 Values(
                     policy,
-                    OwnHistory(self.args.critic_type),
+                    OwnHistory(self.args.critic_type, policy.tokenizer, [True] * len(self.agents)),
                     self.args.micro_batch_size,
                     self._compute(policy.device),
                 )
@@ -94,25 +94,18 @@ class IACTrainer(OnPolicyTrainer):
             value_head_hidden_dim=self.args.critic_value_head_hidden_dim
             or self.model_config.get("critic_value_head_hidden_dim"),
         )
-        optimizers = {
-            id(critic): Optimizer(
-                critic.parameters(), self.critic_learning_rate, self.args.max_grad_norm
-            )
-            for critic in self.critics
-        }
-        judges = []
-        for policy, critic in zip(self.agents, self.critics, strict=True):
-            same = same_vocabulary(critic.tokenizer, policy.tokenizer)
-            values = Values(
-                critic,
-                OwnHistory(self.args.critic_type, None if same else critic.tokenizer),
-                self.args.micro_batch_size,
-                self._compute(critic.device),
-            )
-            judges.append(
-                CriticJudge(critic, values, optimizers[id(critic)], self.args.value_loss_coef)
-            )
-        return AgentCritics(judges)
+        judges = {critic: self._make_judge(critic) for critic in self.critics}
+        return AgentCritics([judges[critic] for critic in self.critics])
+
+    def _make_judge(self, critic: Critic) -> CriticJudge:
+        shares_ids = [same_vocabulary(critic.tokenizer, p.tokenizer) for p in self.agents]
+        history = OwnHistory(self.args.critic_type, critic.tokenizer, shares_ids)
+        return CriticJudge(
+            critic,
+            Values(critic, history, self.args.micro_batch_size, self._compute(critic.device)),
+            Optimizer(critic.parameters(), self.critic_learning_rate, self.args.max_grad_norm),
+            self.args.value_loss_coef,
+        )
 
     def _trunk_term(self, agent_idx: int) -> TrunkTerm | None:
         if self.args.use_separate_critic:

@@ -3,48 +3,71 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from stable_baselines3.common.utils import explained_variance
 
 from marlogue.algorithms.sample import Sample
+from marlogue.envs.callbacks import noted
+
+MetricsCallback = Callable[[Sequence[Sample]], Mapping[str, float]]
 
 
 def sample_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    """Means over samples of one turn (of one agent, or of the team).
+    """What collection knows: means over samples of one turn (of one agent, or of the team).
 
-    Figures that no sample knows (a value in an evaluation, a KL that is off) are left out.
+    Rewards are the environment's, without a KL penalty. Figures of which there is no sample are
+    left out.
     """
-    trained = [sample for sample in samples if not sample.abstained]
-    truncated = [float(sample.action.truncated) for sample in samples]
+    rewarded = [sample for sample in samples if not sample.abstained]
     metrics = {
-        "reward_mean": _mean(sample.reward + sample.penalty for sample in trained),
-        "expected_return": _mean(sample.return_ for sample in trained),
+        "reward_mean": _mean(sample.reward + sample.penalty for sample in rewarded),
+        "expected_return": _mean(sample.return_ for sample in rewarded),
         "completion_length": _mean(float(len(sample.completion_ids)) for sample in samples),
-        "truncated_share": _mean(truncated),
-        "abstained": float(len(samples) - len(trained)),
-        "value": _mean(sample.value for sample in trained),
-        "reference_kl": _mean(sample.reference_kl for sample in trained),
+        "truncated_share": _mean(float(sample.action.truncated) for sample in samples),
+        "abstained": float(len(samples) - len(rewarded)),
+        "reference_kl": _mean(sample.reference_kl for sample in rewarded),
+        "reference_kl_penalty": _mean(
+            sample.penalty if _known(sample.reference_kl) else math.nan for sample in rewarded
+        ),
     }
-    if "reference_kl" in metrics and not math.isnan(metrics["reference_kl"]):
-        metrics["reference_kl_penalty"] = _mean(sample.penalty for sample in trained)
-    metrics.update(_value_metrics([sample for sample in trained if _known(sample.target)]))
     return {name: value for name, value in metrics.items() if _known(value)}
 
 
-def _value_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    if not samples:
-        return {}
+def value_metrics(samples: Sequence[Sample]) -> dict[str, float]:
+    """What an update knows of the samples that it learnt from."""
     values = np.array([sample.value for sample in samples])
     targets = np.array([sample.target for sample in samples])
     errors = targets - values
-    return {
+    metrics = {
+        "value": float(values.mean()),
         "td_error_mean": float(errors.mean()),
         "td_error_std": float(errors.std()),
         # NaN where the targets don't vary, and then left out.
         "explained_variance": float(explained_variance(values, targets)),
     }
+    return {name: value for name, value in metrics.items() if _known(value)}
+
+
+def called_back(callback: MetricsCallback, samples: Sequence[Sample]) -> dict[str, float]:
+    """The figures that a ``metrics_callback`` makes of an item's samples.
+
+    Raises:
+        TypeError: when it returns something else than names and numbers.
+    """
+    with noted(f"calling metrics_callback with item {samples[0].item_idx}"):
+        returned = callback(samples)
+    if not isinstance(returned, Mapping):
+        raise TypeError(
+            f"metrics_callback must return a dict of names and numbers; it returned {returned!r}."
+        )
+    try:
+        return {str(name): float(value) for name, value in returned.items()}
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"metrics_callback must return numbers; it returned {dict(returned)!r}."
+        ) from error
 
 
 def by_turn_and_agent(

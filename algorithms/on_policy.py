@@ -34,14 +34,14 @@ from marlogue.algorithms.evaluation import Evaluator
 from marlogue.algorithms.groups import Group, make_groups
 from marlogue.algorithms.items import EnvOrFactory, Items
 from marlogue.algorithms.judges import TrunkTerm
+from marlogue.algorithms.metrics import MetricsCallback, called_back
 from marlogue.algorithms.optimizer import Optimizer, make_schedule
 from marlogue.algorithms.run_log import RunLog
 from marlogue.algorithms.sample import Sample
 from marlogue.algorithms.saving import load_weights, save_team
 from marlogue.algorithms.streams import EVAL, SHUFFLE, TRAIN
 from marlogue.envs import BatchRunner
-
-MetricsCallback = Callable[[Sequence[Sample]], Mapping[str, float]]
+from marlogue.envs.callbacks import noted
 
 
 class OnPolicyTrainer:
@@ -153,6 +153,7 @@ class OnPolicyTrainer:
                 while batch := list(islice(epoch, self._items_until_update())):
                     self._learn_from(batch, progress)
                 self._update([k for k, buffer in enumerate(self.buffers) if buffer])
+            self._report()
             if self.args.eval_interval:
                 self.evaluate()
             self._hook("on_train_end")
@@ -235,7 +236,10 @@ class OnPolicyTrainer:
         for agent in agents:
             self.agents[agent].backend.sync(self.agents[agent].model)
         self.updates += 1
-        self._log_rate("update", [s for group in groups for s in group.samples], started)
+        learnt = [sample for group in groups for sample in group.samples]
+        self._log_rate("update", learnt, started)
+        if self._log is not None:
+            self._log.add_learnt(learnt)
         self._report()
         self._hook("on_update")
 
@@ -374,7 +378,7 @@ class OnPolicyTrainer:
             if any(id(sample) in buffered for sample in samples):
                 left.append(samples)
             elif self.metrics_callback is not None:
-                self._log_step("", dict(self.metrics_callback(samples)))
+                self._log_step("", called_back(self.metrics_callback, samples))
         self._unreported = left
         if self._log is not None and self._log.is_due(self.env_step, self.args.logging_steps):
             self._log.write(self.env_step)
@@ -390,7 +394,8 @@ class OnPolicyTrainer:
 
     def _hook(self, name: str, *arguments: Any) -> None:
         for callback in self.callbacks:
-            getattr(callback, name)(self, *arguments)
+            with noted(f"calling {type(callback).__name__}.{name}"):
+                getattr(callback, name)(self, *arguments)
 
     def _warn_of_truncated_sampling(self) -> None:
         if self.args.sampling().restricts:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from stable_baselines3.common.logger import (
 )
 from typing_extensions import override
 
-from marlogue.algorithms.metrics import by_turn_and_agent, sample_metrics
+from marlogue.algorithms.metrics import by_turn_and_agent, sample_metrics, value_metrics
 from marlogue.algorithms.sample import Sample
 
 _TABLE_WIDTH = 60
@@ -59,14 +60,15 @@ class RunLog:
             outputs.append(HumanOutputFormat(sys.stdout, max_length=_TABLE_WIDTH))
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            outputs.append(CSVOutputFormat(str(self.folder / "progress.csv")))
-            outputs.append(JSONOutputFormat(str(self.folder / "progress.json")))
+            outputs.append(CSVOutputFormat(str(_unused(self.folder, "progress", ".csv"))))
+            outputs.append(JSONOutputFormat(str(_unused(self.folder, "progress", ".json"))))
             outputs.append(TensorBoardOutputFormat(str(self.folder)))
         if wandb_config is not None:
             outputs.append(WandbOutput(wandb_config, config))
         self.logger = Logger(None if logdir is None else str(logdir), outputs)
         self.num_transcripts = num_transcripts
         self._samples: list[Sample] = []
+        self._learnt: list[Sample] = []
         self._steps: dict[str, list[float]] = {}
         self._latest: dict[str, float] = {}
         self._last_step = -1
@@ -76,6 +78,10 @@ class RunLog:
         """Samples that were collected; those of whole episodes also become transcripts."""
         self._samples += samples
         self._append_transcripts(samples)
+
+    def add_learnt(self, samples: Sequence[Sample]) -> None:
+        """Samples that an update learnt from."""
+        self._learnt += samples
 
     def add_step(self, prefix: str, metrics: Mapping[str, float]) -> None:
         """Figures of one optimiser step (or of anything whose mean over the window counts)."""
@@ -90,13 +96,14 @@ class RunLog:
     def write(self, step: int) -> dict[str, float]:
         """Write the window at ``step`` (joint-action reward evaluations) and begin a new one."""
         metrics = by_turn_and_agent(self._samples, sample_metrics)
+        metrics |= by_turn_and_agent(self._learnt, value_metrics)
         metrics |= {name: sum(v) / len(v) for name, v in self._steps.items()}
         metrics |= self._latest
         self._record(metrics)
         shown = _episodes(self._samples)[: self.num_transcripts]
         for number, episode in enumerate(shown):
             self.logger.record(f"transcripts/{number}", _markdown(episode), exclude=_TEXT_ONLY)
-        self._samples, self._steps, self._latest = [], {}, {}
+        self._samples, self._learnt, self._steps, self._latest = [], [], {}, {}
         self.logger.dump(step)
         self._last_step = step
         return metrics
@@ -113,7 +120,7 @@ class RunLog:
     @property
     def has_window(self) -> bool:
         """Whether anything waits to be written."""
-        return bool(self._samples or self._steps)
+        return bool(self._samples or self._learnt or self._steps)
 
     def close(self) -> None:
         """Close the files."""
@@ -177,6 +184,12 @@ class WandbOutput(KVWriter):
     @override
     def close(self) -> None:
         self._run.finish()
+
+
+def _unused(folder: Path, stem: str, suffix: str) -> Path:
+    """``progress.csv``, or with a number where an earlier run left one: it is kept."""
+    names = (stem if number == 1 else f"{stem}_{number}" for number in count(1))
+    return next(path for name in names if not (path := folder / f"{name}{suffix}").exists())
 
 
 def _episodes(samples: Sequence[Sample]) -> list[list[Sample]]:

@@ -78,23 +78,18 @@ def load_team(folder: str | Path) -> list[LLMPolicy]:
     policies = []
     for index, about in enumerate(_read(folder)["agents"]):
         place = folder / f"agent_{index}"
-        head = None
-        model = load_causal_lm(place)
-        if (place / _HEAD).exists():
-            width = model.config.get_text_config().hidden_size
-            head = ValueHead(width, about["value_head_hidden_dim"])
-            head.load_state_dict(load_file(place / _HEAD))
-        policies.append(
-            LLMPolicy(
-                model,
-                load_tokenizer(place),
-                chat_template=about["chat_template"],
-                system_prompt=about["system_prompt"],
-                max_prompt_tokens=about["max_prompt_tokens"],
-                prompt_overflow=about["prompt_overflow"],
-                value_head=head,
-            )
+        policy = LLMPolicy(
+            load_causal_lm(place),
+            load_tokenizer(place),
+            chat_template=about["chat_template"],
+            system_prompt=about["system_prompt"],
+            max_prompt_tokens=about["max_prompt_tokens"],
+            prompt_overflow=about["prompt_overflow"],
         )
+        if (place / _HEAD).exists():
+            policy.value_head = ValueHead(policy.trunk.width, about["value_head_hidden_dim"])
+            policy.value_head.load_state_dict(load_file(place / _HEAD))
+        policies.append(policy)
     return policies
 
 

@@ -1,4 +1,4 @@
-"""Rules for the fields of a configuration: type and range, checked when it is built.
+"""Rules for the fields of a dataclass: type and range, checked when it is built.
 
 A field states its rule where it is declared::
 
@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import Field, field, fields
 from typing import Any
+
+import torch
 
 Rule = Callable[[str, Any], None]
 
@@ -80,6 +82,30 @@ def one_of(default: str, choices: Sequence[str]) -> Any:
             raise ValueError(f"{name} ({value!r}) must be one of {', '.join(map(repr, choices))}.")
 
     return _with(default, rule)
+
+
+def devices() -> Any:
+    """A field of torch devices: None, one for all, or a list."""
+
+    def rule(name: str, value: Any) -> None:
+        listed = [value] if isinstance(value, str) else value
+        if value is None:
+            return
+        if not isinstance(listed, list | tuple) or not listed or not all(map(_is_device, listed)):
+            raise ValueError(
+                f"{name} ({value!r}) must be a device such as 'cpu' or 'cuda:0', a list of them, "
+                "or None."
+            )
+
+    return _with(None, rule)
+
+
+def _is_device(name: Any) -> bool:
+    try:
+        torch.device(name)
+    except (RuntimeError, TypeError):
+        return False
+    return isinstance(name, str)
 
 
 def _with(default: Any, rule: Rule) -> Field[Any]:
