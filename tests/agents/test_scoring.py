@@ -274,6 +274,19 @@ def test_tied_embeddings_score_and_train_as_one_tensor():
     assert model.lm_head.weight.grad.abs().sum() > 0
 
 
+class TestRefusals:
+    @pytest.mark.parametrize("temperature", [0, 0.0, -1.0, math.nan])
+    def test_a_temperature_that_scores_nothing(self, temperature):
+        with pytest.raises(ValueError, match=r"temperature \("):
+            score(Trunk(random_gpt2()), ROWS, pad_id=0, temperature=temperature)
+
+    @pytest.mark.parametrize("row", [Answered([], [3]), Answered([3], [])])
+    def test_a_prompt_or_completion_of_no_token(self, row):
+        """Silently, the first token of a neighbour would be read at the last place of the row."""
+        with pytest.raises(ValueError, match="at least one"):
+            score(Trunk(random_gpt2()), [ROWS[0], row], pad_id=0)
+
+
 class TestSumByRow:
     def test_by_hand(self):
         values = torch.tensor([1.0, 2.0, 4.0, 8.0])
@@ -301,10 +314,18 @@ class TestK3:
         log_probs = -torch.rand(50) * 20
         assert (k3(log_probs, log_probs.clone()) == 0).all()
 
-    def test_never_negative(self):
+    @pytest.mark.parametrize("size", [20.0, 1.0, 1e-2, 1e-3, 1e-4])
+    def test_exact_and_never_negative(self, size):
+        """Also where the two hardly differ: d squared / 2 must not drown in the rounding of 1."""
         generator = torch.Generator().manual_seed(0)
-        policy, reference = (-20 * torch.rand(2000, generator=generator) for _ in range(2))
-        assert (k3(policy, reference) >= 0).all()
+        policy = -torch.rand(2000, generator=generator)
+        reference = policy + size * (torch.rand(2000, generator=generator) - 0.5)
+        found = k3(policy, reference)
+        difference = (reference - policy).double()
+        assert (found >= 0).all()
+        assert found.double().mean().item() == pytest.approx(
+            (torch.expm1(difference) - difference).mean().item(), rel=1e-3
+        )
 
     def test_its_mean_under_the_policy_is_the_divergence(self):
         """KL(p || q) of (.5, .25, .25) and (.25, .5, .25), tokens weighted by p."""
@@ -326,6 +347,11 @@ class TestMicroBatches:
         if size is not None:
             assert all(len(rows) == size for rows in batches[:-1])
             assert all(len(rows) <= size for rows in batches)
+
+    @pytest.mark.parametrize("size", [0, -1])
+    def test_a_size_below_one(self, size):
+        with pytest.raises(ValueError, match=rf"micro_batch_size \({size}\)"):
+            list(micro_batches([1, 2], size, CPU))
 
     def test_longest_first_and_alike_together(self):
         batches = list(micro_batches([3, 9, 1, 8, 2, 9], 2, CPU))
