@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from marlogue.agents.heads import ValueHead
+from marlogue.agents.heads import ValueHead, fitting
 from marlogue.agents.trunk import Trunk, context_length
 
 
@@ -41,7 +41,7 @@ class Critic:
         self.context_length = context_length(model)
         if value_head is None:
             value_head = ValueHead(self.trunk.width, value_head_hidden_dim, generator=generator)
-        self.value_head = value_head.to(self.trunk.device)
+        self.value_head = fitting(value_head, self.trunk.width).to(self.trunk.device)
 
     @property
     def device(self) -> torch.device:

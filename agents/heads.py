@@ -29,6 +29,7 @@ class ValueHead(nn.Module):
                 f"value head hidden size ({head_hidden_dim}) must be at least 1; "
                 "set None for a single linear layer."
             )
+        self.hidden_size = hidden_size
         self.head_hidden_dim = head_hidden_dim
         layers: list[nn.Module] = []
         if head_hidden_dim is not None:
@@ -45,6 +46,19 @@ class ValueHead(nn.Module):
         with torch.autocast(hidden.device.type, enabled=False):  # values keep all their digits
             values: Tensor = self.layers(hidden.float()).squeeze(-1)
         return values
+
+
+def fitting(head: ValueHead, width: int) -> ValueHead:
+    """The head itself.
+
+    Raises:
+        ValueError: when it is not made for hidden states of this width.
+    """
+    if head.hidden_size != width:
+        raise ValueError(
+            f"value_head ({head.hidden_size} wide) must fit the model's hidden states ({width})."
+        )
+    return head
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:

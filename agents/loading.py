@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -78,7 +79,7 @@ def _load(
         try:
             with progress_bars(False):
                 model = auto.from_pretrained(resolve_identifier(str(source)), **kwargs)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise ValueError(
                 f"no model could be loaded from {str(source)!r}; check the name or the folder "
                 "(the cause is above)."

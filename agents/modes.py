@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 
@@ -28,27 +31,24 @@ def update_mode(*models: nn.Module, checkpointing: bool = False) -> Iterator[Non
     """Evaluation mode for an update: with dropout, the policy that is scored would not be the one
     that was sampled.
 
-    With ``checkpointing``, activations are recomputed in the backward pass where the model has
-    that enabled. Transformers asks a layer's ``training`` flag for it, so the flag is set while it
-    is asked, and off again while the layer computes.
+    With ``checkpointing``, layers keep only their input and compute again in the backward pass.
+    Transformers' own switch for that works in training mode alone, with the dropout that comes with
+    it, so the layers that it would checkpoint are wrapped here instead.
     """
     with eval_mode(*models), ExitStack() as undo:
         if checkpointing:
-            for layer in _checkpointed_layers(models):
-                layer.training = True
-                undo.callback(layer.register_forward_pre_hook(_enter_layer).remove)
-                undo.callback(layer.register_forward_hook(_leave_layer, always_call=True).remove)
+            for layer in _checkpointable_layers(models):
+                layer.forward = partial(_recomputed, layer.forward)
+                undo.callback(delattr, layer, "forward")  # the class's own shows again
         yield
 
 
-def _checkpointed_layers(models: Iterable[nn.Module]) -> list[nn.Module]:
+def _checkpointable_layers(models: Iterable[nn.Module]) -> list[nn.Module]:
     modules = (module for model in models for module in model.modules())
     return [module for module in modules if isinstance(module, GradientCheckpointingLayer)]
 
 
-def _enter_layer(layer: nn.Module, inputs: Any) -> None:
-    layer.training = False
-
-
-def _leave_layer(layer: nn.Module, inputs: Any, output: Any) -> None:
-    layer.training = True
+def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from marlogue.agents.completion import Completion
 from marlogue.agents.generation import GenerationBackend, TransformersBackend, end_token_ids
-from marlogue.agents.heads import ValueHead
+from marlogue.agents.heads import ValueHead, fitting
 from marlogue.agents.prompts import PromptEncoder, pad_token_id
 from marlogue.agents.sampling import SamplingParams, Stream
 from marlogue.agents.scoring import Answered, Scores, score
@@ -58,8 +58,13 @@ class LLMPolicy:
             )
         self.model = model
         self.tokenizer = tokenizer
-        self.value_head = value_head
         self.trunk = Trunk(model)
+        if not self.trunk.is_causal:
+            raise ValueError(
+                f"model ({type(model).__name__}) must read from left to right, but its tokens see "
+                "those behind them; load it as a decoder (is_decoder=True)."
+            )
+        self.value_head = None if value_head is None else fitting(value_head, self.trunk.width)
         self.encode = PromptEncoder(
             tokenizer,
             chat_template=chat_template,

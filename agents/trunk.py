@@ -63,6 +63,7 @@ class Trunk:
 
     Attributes:
         width: D, the size of a hidden state.
+        is_causal: no token sees those behind it.
 
     Raises:
         ValueError: when the model can't be run this way.
@@ -77,6 +78,7 @@ class Trunk:
         self._cache_name = "cache" if "cache" in accepted else "past_key_values"
         self._plain_head = False
         self.width = 0
+        self.is_causal = True
         self._probe()
 
     @property
@@ -130,14 +132,18 @@ class Trunk:
         with eval_mode(self.model):
             hidden = self.hidden(batch)
             self.width = hidden.size(-1)
+            near = 1e-3 if hidden.dtype == torch.float32 else 5e-2
             if self._takes_positions:
                 default = self.base(input_ids=batch.ids, use_cache=False).last_hidden_state
-                near = 1e-3 if hidden.dtype == torch.float32 else 5e-2
                 if not torch.allclose(default, hidden, rtol=near, atol=near, equal_nan=True):
                     raise ValueError(
                         f"model ({type(self.model).__name__}) counts positions in a way of its "
                         "own; only positions from 0 are supported."
                     )
+            alone = self.hidden(pad([tokens[:1]], pad_id=0, device=self.device))
+            self.is_causal = torch.allclose(
+                alone[:, 0], hidden[:, 0], rtol=near, atol=near, equal_nan=True
+            )
             if self.head is not None:
                 whole = self.model(**self._inputs(batch), use_cache=False).logits
                 ours = self.head(hidden)

@@ -120,9 +120,6 @@ def build_policies(
                 generation_dtype=torch.bfloat16 if args.dtype == "bfloat16" else None,
             )
         )
-    if args.gradient_checkpointing:
-        for policy in policies:
-            enable_checkpointing(policy.model)
     return policies
 
 
@@ -206,18 +203,14 @@ def _build_critic(
     if isinstance(source, Critic):
         with_float32_weights(source.model).to(device)  # type: ignore[arg-type]
         source.value_head.to(device)
-        critic = source
-    else:
-        model = load_trunk(source, _model_kwargs(model_config, "critic_model_kwargs"))
-        critic = Critic(
-            model.to(device),  # type: ignore[arg-type]
-            _critic_tokenizer(source, model, policy.tokenizer),
-            value_head_hidden_dim=value_head_hidden_dim,
-            generator=head_generator(args.seed, index),
-        )
-    if args.gradient_checkpointing:
-        enable_checkpointing(critic.model)
-    return critic
+        return source
+    model = load_trunk(source, _model_kwargs(model_config, "critic_model_kwargs"))
+    return Critic(
+        model.to(device),  # type: ignore[arg-type]
+        _critic_tokenizer(source, model, policy.tokenizer),
+        value_head_hidden_dim=value_head_hidden_dim,
+        generator=head_generator(args.seed, index),
+    )
 
 
 def add_value_heads(policies: Sequence[LLMPolicy], hidden_dim: int | None, seed: int) -> None:
@@ -236,11 +229,6 @@ def head_generator(seed: int, index: int) -> torch.Generator:
 def same_vocabulary(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> bool:
     """Whether the ids of one mean the same to the other."""
     return one is other or one.get_vocab() == other.get_vocab()
-
-
-def enable_checkpointing(model: PreTrainedModel) -> None:
-    """Recompute activations in the backward pass; see :func:`marlogue.agents.update_mode`."""
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
 def _agent_sources(
