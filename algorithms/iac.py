@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from marlogue.agents import Critic
-from marlogue.algorithms.building import (
+from marlogue.algorithms.config import IACConfig
+from marlogue.algorithms.critic_building import (
     CriticSource,
     add_value_heads,
     build_critics,
     same_vocabulary,
 )
-from marlogue.algorithms.config import IACConfig
 from marlogue.algorithms.critic_sides import AgentCritics, CriticSide, TrunkCritics
 from marlogue.algorithms.histories import OwnHistory
 from marlogue.algorithms.judges import CriticJudge, TrunkTerm, Values

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from marlogue.agents import Critic
-from marlogue.algorithms.building import CriticSource, build_critics
 from marlogue.algorithms.config import MAACConfig
+from marlogue.algorithms.critic_building import CriticSource, build_critics
 from marlogue.algorithms.critic_sides import AgentCritics, CriticSide, JointCritic
 from marlogue.algorithms.histories import JointFormatter, JointHistory
 from marlogue.algorithms.judges import CriticJudge, Values

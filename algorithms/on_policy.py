@@ -18,7 +18,6 @@ from marlogue.agents import Critic, LLMPolicy, update_mode
 from marlogue.algorithms.actor import Actor
 from marlogue.algorithms.building import (
     AgentSource,
-    CriticSource,
     ModelSource,
     Tokenizers,
     build_policies,
@@ -28,15 +27,16 @@ from marlogue.algorithms.building import (
 from marlogue.algorithms.callbacks import Callback
 from marlogue.algorithms.collect import Collector, Item
 from marlogue.algorithms.config import ActorCriticConfig
+from marlogue.algorithms.critic_building import CriticSource
 from marlogue.algorithms.critic_sides import CriticSide
 from marlogue.algorithms.environments import Environments, make_environments
 from marlogue.algorithms.evaluation import Evaluator
 from marlogue.algorithms.groups import Group, make_groups
 from marlogue.algorithms.items import EnvOrFactory, Items
 from marlogue.algorithms.judges import TrunkTerm
-from marlogue.algorithms.metrics import MetricsCallback, called_back
+from marlogue.algorithms.metrics import MetricsCallback
 from marlogue.algorithms.optimizer import Optimizer, make_schedule
-from marlogue.algorithms.run_log import RunLog
+from marlogue.algorithms.reporter import Reporter
 from marlogue.algorithms.sample import Sample
 from marlogue.algorithms.saving import load_weights, save_team
 from marlogue.algorithms.streams import EVAL, SHUFFLE, TRAIN
@@ -114,15 +114,16 @@ class OnPolicyTrainer:
         self.critic_side = self._make_critic_side(critic_model, critics)
         self.actors = [self._make_actor(index) for index in range(len(self.agents))]
         self.callbacks = list(callbacks)
-        self.metrics_callback = metrics_callback
         self.logdir = None if logdir is None else Path(logdir)
-        self.wandb_config = wandb_config
+        self.reporter = Reporter(
+            logdir=self.logdir,
+            wandb_config=wandb_config,
+            metrics_callback=metrics_callback,
+            logging_steps=args.logging_steps,
+        )
         self.buffers: list[list[Sample]] = [[] for _ in self.agents]
-        self.env_step = 0  # joint actions scored
         self.updates = 0
         self._items_at_last_update = 0
-        self._unreported: list[list[Sample]] = []
-        self._log: RunLog | None = None
         self._warn_of_truncated_sampling()
 
     # -- what a subclass says ---------------------------------------------------------------
@@ -147,13 +148,14 @@ class OnPolicyTrainer:
             where it happened. Figures and transcripts so far are on disk by then, and so are the
             models, in ``logdir/interrupted``, when something had been learnt.
         """
-        with self._run() as progress:
+        config = {"algorithm": type(self).__name__, **asdict(self.args)}
+        with self.reporter.run(config, self.items.total) as progress, self._saved_on_failure():
             self._hook("on_train_start")
             for epoch in self.items.epochs():
                 while batch := list(islice(epoch, self._items_until_update())):
                     self._learn_from(batch, progress)
                 self._update([k for k, buffer in enumerate(self.buffers) if buffer])
-            self._report()
+            self.reporter.report(self.buffers)
             if self.args.eval_interval:
                 self.evaluate()
             self._hook("on_train_end")
@@ -169,9 +171,8 @@ class OnPolicyTrainer:
         """
         if self.environments.eval is None or self.args.eval_num_samples == 0:
             return {}
-        metrics = self._evaluator.run(self.metrics_callback)
-        if self._log is not None:
-            self._log.write_evaluation(metrics, self.env_step)
+        metrics = self._evaluator.run(self.reporter.metrics_callback)
+        self.reporter.evaluated(metrics)
         self._hook("on_evaluation", metrics)
         return metrics
 
@@ -196,7 +197,7 @@ class OnPolicyTrainer:
         started = time.perf_counter()
         samples_by_item = self._collector.collect(items, self.args.num_generations)
         samples = [sample for samples in samples_by_item for sample in samples]
-        self._log_rate("generation", samples, started)
+        self.reporter.rate("generation", samples, started)
         for index, actor in enumerate(self.actors):
             own = [sample for sample in samples if sample.agent_idx == index]
             if own and actor.reference is not None:
@@ -207,13 +208,10 @@ class OnPolicyTrainer:
 
     def _receive(self, samples: list[Sample]) -> None:
         """Take an item's samples into the buffers."""
-        self.env_step += len({sample.joint for sample in samples})
         for sample in samples:
             if not sample.abstained:
                 self.buffers[sample.agent_idx].append(sample)
-        self._unreported.append(samples)
-        if self._log is not None:
-            self._log.add_samples(samples)
+        self.reporter.collected(samples)
         self._hook("on_item", samples)
 
     def _update(self, agents: Sequence[int]) -> None:
@@ -229,18 +227,16 @@ class OnPolicyTrainer:
             self.buffers[agent] = []
         models = [agent.model for agent in self.agents] + [c.model for c in self.critics]
         with update_mode(*models, checkpointing=self.args.gradient_checkpointing):
-            for name, value in self.critic_side.begin(groups, self.args.discount).items():
-                self._log_step("", {name: value})
+            self.reporter.step(self.critic_side.begin(groups, self.args.discount))
             for group in groups:
                 self._update_group(group)
         for agent in agents:
             self.agents[agent].backend.sync(self.agents[agent].model)
         self.updates += 1
         learnt = [sample for group in groups for sample in group.samples]
-        self._log_rate("update", learnt, started)
-        if self._log is not None:
-            self._log.add_learnt(learnt)
-        self._report()
+        self.reporter.rate("update", learnt, started)
+        self.reporter.learnt(learnt)
+        self.reporter.report(self.buffers)
         self._hook("on_update")
 
     def _update_group(self, group: Group) -> None:
@@ -259,7 +255,7 @@ class OnPolicyTrainer:
                 if number == 0:
                     group.set_advantages(self.args.advantage_normalization)
                 metrics |= self.actors[group.agent_idx].step(minibatch)
-                self._log_step(prefix, metrics)
+                self.reporter.step(metrics, prefix)
         except FloatingPointError as error:
             error.add_note(f"while updating {prefix.replace('/', ', ')}")
             raise
@@ -319,6 +315,11 @@ class OnPolicyTrainer:
         )
 
     @property
+    def env_step(self) -> int:
+        """Joint actions scored so far: the x-axis of the log."""
+        return self.reporter.env_step
+
+    @property
     def critic_learning_rate(self) -> float:
         """The critics' learning rate before the schedule; by default that of the agents."""
         own = self.args.critic_learning_rate
@@ -330,67 +331,22 @@ class OnPolicyTrainer:
         optimizers = [actor.optimizer for actor in self.actors] + self.critic_side.optimizers
         for optimizer in optimizers:
             optimizer.set_progress(factor)
-        if self._log is not None:
-            rates = {"train/agent_learning_rate": self.actors[0].optimizer.learning_rate}
-            if self.critic_side.optimizers:
-                critic = self.critic_side.optimizers[0]
-                rates["train/critic_learning_rate"] = critic.learning_rate
-            self._log.set(rates)
-
-    # -- logging ----------------------------------------------------------------------------
+        rates = {"train/agent_learning_rate": self.actors[0].optimizer.learning_rate}
+        if self.critic_side.optimizers:
+            rates["train/critic_learning_rate"] = self.critic_side.optimizers[0].learning_rate
+        self.reporter.latest(rates)
 
     @contextmanager
-    def _run(self) -> Iterator[tqdm[Any]]:
-        self._log = RunLog(
-            self.logdir,
-            verbose=self.args.verbose,
-            wandb_config=self.wandb_config,
-            config={"algorithm": type(self).__name__, **asdict(self.args)},
-            num_transcripts=self.args.num_transcripts,
-        )
-        progress = tqdm(
-            total=self.items.total, unit="item", disable=None if self.args.verbose else True
-        )
+    def _saved_on_failure(self) -> Iterator[None]:
+        """What was learnt before an error is not lost with it."""
         try:
-            yield progress
+            yield
         except BaseException as error:
-            self._save_interrupted(error)
+            if self.logdir is not None and self.updates:
+                folder = self.logdir / "interrupted"
+                self.save_model(folder)
+                error.add_note(f"the models as of update {self.updates} are in {folder}")
             raise
-        finally:
-            progress.close()
-            if self._log.has_window:
-                self._log.write(self.env_step)
-            self._log.close()
-            self._log = None
-
-    def _save_interrupted(self, error: BaseException) -> None:
-        if self.logdir is None or self.updates == 0:
-            return
-        folder = self.logdir / "interrupted"
-        self.save_model(folder)
-        error.add_note(f"the models as of update {self.updates} are in {folder}")
-
-    def _report(self) -> None:
-        """Hand items to ``metrics_callback`` whose samples have all been learnt from, and log."""
-        buffered = {id(sample) for buffer in self.buffers for sample in buffer}
-        left = []
-        for samples in self._unreported:
-            if any(id(sample) in buffered for sample in samples):
-                left.append(samples)
-            elif self.metrics_callback is not None:
-                self._log_step("", called_back(self.metrics_callback, samples))
-        self._unreported = left
-        if self._log is not None and self._log.is_due(self.env_step, self.args.logging_steps):
-            self._log.write(self.env_step)
-
-    def _log_step(self, prefix: str, metrics: Mapping[str, float]) -> None:
-        if self._log is not None:
-            self._log.add_step(prefix, metrics)
-
-    def _log_rate(self, what: str, samples: Sequence[Sample], started: float) -> None:
-        tokens = sum(len(sample.completion_ids) for sample in samples)
-        seconds = max(time.perf_counter() - started, 1e-9)
-        self._log_step("time", {f"{what}_tokens_per_second": tokens / seconds})
 
     def _hook(self, name: str, *arguments: Any) -> None:
         for callback in self.callbacks:

@@ -62,7 +62,9 @@ class RunLog:
             self.folder.mkdir(parents=True, exist_ok=True)
             outputs.append(CSVOutputFormat(str(_unused(self.folder, "progress", ".csv"))))
             outputs.append(JSONOutputFormat(str(_unused(self.folder, "progress", ".json"))))
-            outputs.append(TensorBoardOutputFormat(str(self.folder)))
+            tensorboard = TensorBoardOutputFormat(str(self.folder))
+            tensorboard.write({"hparams": _hparams(config)}, {"hparams": ()})
+            outputs.append(tensorboard)
         if wandb_config is not None:
             outputs.append(WandbOutput(wandb_config, config))
         self.logger = Logger(None if logdir is None else str(logdir), outputs)
@@ -72,7 +74,6 @@ class RunLog:
         self._steps: dict[str, list[float]] = {}
         self._latest: dict[str, float] = {}
         self._last_step = -1
-        self._announce(config)
 
     def add_samples(self, samples: Sequence[Sample]) -> None:
         """Samples that were collected; those of whole episodes also become transcripts."""
@@ -131,15 +132,6 @@ class RunLog:
             team = name.startswith(("team/", "eval/team/", "time/", "train/"))
             self.logger.record(name, value, exclude=None if team else "stdout")
 
-    def _announce(self, config: Mapping[str, Any]) -> None:
-        shown = {
-            name: value if isinstance(value, bool | int | float | str) else str(value)
-            for name, value in config.items()
-        }
-        hparams = HParam(shown, metric_dict={"team/turn_1/reward_mean": 0.0})
-        self.logger.record("hparams", hparams, exclude=_TEXT_ONLY)
-        self.logger.dump(0)
-
     def _append_transcripts(self, samples: Sequence[Sample]) -> None:
         if self.folder is None or not samples:
             return
@@ -184,6 +176,14 @@ class WandbOutput(KVWriter):
     @override
     def close(self) -> None:
         self._run.finish()
+
+
+def _hparams(config: Mapping[str, Any]) -> HParam:
+    shown = {
+        name: value if isinstance(value, bool | int | float | str) else str(value)
+        for name, value in config.items()
+    }
+    return HParam(shown, metric_dict={"team/turn_1/reward_mean": 0.0})
 
 
 def _unused(folder: Path, stem: str, suffix: str) -> Path:
