@@ -9,7 +9,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from marlogue.agents.heads import ValueHead, fitting
-from marlogue.agents.trunk import Trunk, context_length
+from marlogue.agents.trunk import Trunk
+
+_MEND = (
+    "shorten prompts (max_prompt_tokens) or completions (max_new_tokens), write a shorter text "
+    "(joint_formatter), or take a critic with a longer context"
+)
 
 
 class Critic:
@@ -38,7 +43,6 @@ class Critic:
         self.model = model
         self.tokenizer = tokenizer
         self.trunk = Trunk(model)
-        self.context_length = context_length(model)
         if value_head is None:
             value_head = ValueHead(self.trunk.width, value_head_hidden_dim, generator=generator)
         self.value_head = fitting(value_head, self.trunk.width).to(self.trunk.device)
@@ -57,14 +61,8 @@ class Critic:
         """Values [B] of B histories in one batch, float32; differentiable.
 
         Raises:
-            ValueError: when a history is longer than the model's context.
+            ValueError: when a history is empty, longer than the model's context, or holds an id
+                outside its vocabulary.
         """
-        longest = max(len(history) for history in histories)
-        if self.context_length is not None and longest > self.context_length:
-            raise ValueError(
-                f"a history of {longest} tokens must fit the critic's context of "
-                f"{self.context_length}; shorten prompts (max_prompt_tokens) or completions "
-                "(max_new_tokens), write a shorter text (joint_formatter), or take a critic with a "
-                "longer context."
-            )
+        self.trunk.check_readable(histories, "a history for the critic", _MEND)
         return self.value_head(self.trunk.last_hidden(histories))

@@ -78,12 +78,20 @@ def _load(
         kwargs = {"dtype": torch.float32, **(model_kwargs or {})}
         try:
             with progress_bars(False):
-                model = auto.from_pretrained(resolve_identifier(str(source)), **kwargs)
+                model, report = auto.from_pretrained(
+                    resolve_identifier(str(source)), output_loading_info=True, **kwargs
+                )
         except (OSError, ValueError, SafetensorError) as error:
             raise ValueError(
                 f"no model could be loaded from {str(source)!r}; check the name or the folder "
                 "(the cause is above)."
             ) from error
+        if auto is AutoModelForCausalLM and report["missing_keys"]:
+            raise ValueError(
+                f"{str(source)!r} lacks weights of {type(model).__name__} "
+                f"({', '.join(sorted(report['missing_keys'])[:3])}), which would be random; take a "
+                "checkpoint of a causal language model."
+            )
     else:
         raise TypeError(
             f"model ({type(source).__name__}) must be an identifier or a transformers model."

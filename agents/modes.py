@@ -38,14 +38,20 @@ def update_mode(*models: nn.Module, checkpointing: bool = False) -> Iterator[Non
     with eval_mode(*models), ExitStack() as undo:
         if checkpointing:
             for layer in _checkpointable_layers(models):
+                undo.callback(_put_back_forward, layer, vars(layer).get("forward"))
                 layer.forward = partial(_recomputed, layer.forward)
-                undo.callback(delattr, layer, "forward")  # the class's own shows again
         yield
 
 
 def _checkpointable_layers(models: Iterable[nn.Module]) -> list[nn.Module]:
     modules = (module for model in models for module in model.modules())
     return [module for module in modules if isinstance(module, GradientCheckpointingLayer)]
+
+
+def _put_back_forward(layer: nn.Module, before: Callable[..., Any] | None) -> None:
+    del layer.forward  # the class's own shows again
+    if before is not None:
+        layer.forward = before
 
 
 def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

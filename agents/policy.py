@@ -17,6 +17,8 @@ from marlogue.agents.sampling import SamplingParams, Stream
 from marlogue.agents.scoring import Answered, Scores, score
 from marlogue.agents.trunk import Trunk, context_length
 
+_MEND = "shorten prompts (max_prompt_tokens) or completions (max_new_tokens)"
+
 
 class LLMPolicy:
     """A model with its tokenizer, a way to write prompts, and a backend that generates.
@@ -132,10 +134,13 @@ class LLMPolicy:
         """
         if self.value_head is None:
             raise ValueError("value_head (None) must be given for a policy that also judges.")
+        self.trunk.check_readable(histories, "a history", _MEND)
         return self.value_head(self.trunk.last_hidden(histories, pad_id=self.pad_id))
 
     def _prompt_ids(self, prompt: str, params: SamplingParams) -> tuple[int, ...]:
-        return tuple(self.encode(prompt, self._room_for_prompt(params)))
+        ids = tuple(self.encode(prompt, self._room_for_prompt(params)))
+        self.trunk.check_readable([ids], "a prompt", _MEND)
+        return ids
 
     def _room_for_prompt(self, params: SamplingParams) -> int | None:
         if self.context_length is None:

@@ -86,6 +86,33 @@ class Trunk:
         """Where the model is."""
         return next(self.base.parameters()).device
 
+    def check_readable(self, sequences: Sequence[Sequence[int]], what: str, mend: str) -> None:
+        """See that the model can read these ids.
+
+        Args:
+            sequences: token ids.
+            what: what they are, for the message.
+            mend: what to do about one that is too long, for the message.
+
+        Raises:
+            ValueError: when a sequence is empty, longer than the context, or holds an id that the
+                model doesn't know.
+        """
+        limit = context_length(self.model)
+        vocabulary = self.model.config.get_text_config().vocab_size
+        for ids in sequences:
+            if not ids:
+                raise ValueError(f"{what} must have at least one token.")
+            if limit is not None and len(ids) > limit:
+                raise ValueError(
+                    f"{what} of {len(ids)} tokens must fit the model's context of {limit}; {mend}."
+                )
+            if max(ids) >= vocabulary:
+                raise ValueError(
+                    f"{what} holds the token id {max(ids)}, but the model's vocabulary ends at "
+                    f"{vocabulary - 1}; pass the tokenizer of this model."
+                )
+
     def hidden(self, batch: Padded) -> Tensor:
         """Final hidden states [B, L, D], after the last norm."""
         output = self.base(**self._inputs(batch), use_cache=False)
@@ -134,7 +161,9 @@ class Trunk:
             self.width = hidden.size(-1)
             near = 1e-3 if hidden.dtype == torch.float32 else 5e-2
             if self._takes_positions:
-                default = self.base(input_ids=batch.ids, use_cache=False).last_hidden_state
+                default = self.base(
+                    input_ids=batch.ids, attention_mask=batch.mask, use_cache=False
+                ).last_hidden_state
                 if not torch.allclose(default, hidden, rtol=near, atol=near, equal_nan=True):
                     raise ValueError(
                         f"model ({type(self.model).__name__}) counts positions in a way of its "

@@ -158,7 +158,7 @@ class _Record:
         return (self.item_idx, self.episode.generation, self.turn, self.agent_index[agent])
 
     def open_turn(self, answer: dict[str, Completion]) -> None:
-        joint = self._joint(self.episode.observations, answer)
+        joint = self._joint(self.questions, answer)
         for agent in self.episode.agents:
             sample = self._sample(agent, joint, answer[agent])
             if agent in self._latest:
