@@ -294,6 +294,25 @@ class TestOtherVocabulary:
         right, wrong = (which("w3 w7")["input_ids"] for which in (tokenizer, other))
         assert not torch.equal(judge.values([right]), judge.values([wrong]))
 
+    def test_ids_that_the_critic_does_not_have(self):
+        """An actor's id 40 and a critic of 32 words."""
+        judge = critic(random_gpt2(vocab_size=32))
+        assert judge.values([[31]]).shape == (1,)
+        with pytest.raises(ValueError, match=r"40.*vocabulary.*31"):
+            judge.values([[3], [4, 40, 5]])
+
+
+def test_a_history_of_no_token():
+    """Silently, its value would be read at a padding token."""
+    for histories in ([[]], [[], [3]]):
+        with pytest.raises(ValueError, match="at least one token"):
+            critic(random_gpt2()).values(histories)
+
+
+def test_a_head_of_another_width():
+    with pytest.raises(ValueError, match=r"value_head.*5.*32"):
+        critic(random_gpt2(), value_head=ValueHead(5))
+
 
 @pytest.mark.parametrize("hidden_dim", [None, 4])
 def test_saved_and_loaded(hidden_dim, tmp_path):

@@ -177,6 +177,17 @@ class TestErrors:
             load(folder)
         assert str(folder) in str(caught.value)
 
+    def test_weights_without_the_head_that_a_policy_needs(self, tmp_path):
+        """Its words would be drawn by chance; a trunk needs no head, and tied ones are there."""
+        build("llama_untied").model.save_pretrained(tmp_path / "untied")
+        assert isinstance(load_trunk(tmp_path / "untied"), LlamaModel)
+        with pytest.raises(ValueError, match=r"lm_head") as caught:
+            load_causal_lm(tmp_path / "untied")
+        assert str(tmp_path / "untied") in str(caught.value)
+        tied = build("llama")
+        tied.model.save_pretrained(tmp_path / "tied")
+        assert torch.equal(load_causal_lm(tmp_path / "tied")(IDS).logits, tied(IDS).logits)
+
     @pytest.mark.parametrize("load", LOADERS)
     def test_an_unknown_architecture(self, load, folder):
         config = json.loads((folder / "config.json").read_text())

@@ -404,6 +404,21 @@ class TestRefusals:
         with pytest.raises(ValueError, match="BertLMHeadModel"):
             LLMPolicy(BertLMHeadModel(config), cf_tokenizer())
 
+    def test_a_tokenizer_of_more_words_than_the_model_has(self):
+        """C86: found before the model looks up what it does not have."""
+        model, _ = tiny_model(["w0", "w1"])
+        _, tokenizer = tiny_model([f"w{k}" for k in range(9)])
+        policy = LLMPolicy(model, tokenizer)
+        assert policy.act(["w0 w4"], PARAMS, [(0,)])[0].prompt_ids == (0, 4)
+        with pytest.raises(ValueError, match=r"7.*vocabulary.*4"):
+            policy.act(["w0", "w7 w1"], PARAMS, [(0,), (1,)])
+
+    def test_a_history_of_no_token(self):
+        policy = cf_policy((1.0,), value_head=ValueHead(8))
+        for histories in ([[]], [[], [3]]):
+            with pytest.raises(ValueError, match="at least one token"):
+                policy.values(histories)
+
     def test_a_head_of_another_width(self):
         with pytest.raises(ValueError, match=r"value_head.*5.*8"):
             cf_policy((1.0,), value_head=ValueHead(5))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
+    BertConfig,
+    BertLMHeadModel,
+    BertModel,
     RobertaConfig,
     RobertaForCausalLM,
 )
+from transformers.utils import logging as transformers_logging
 
 from marlogue.agents import Answered, Trunk, pad, score
 from tests.support.architectures import ARCHITECTURES, VOCABULARY, build, has_plain_head
@@ -161,6 +167,20 @@ class TestConstruction:
         assert all(parameter.grad is None for parameter in model.parameters())
         assert torch.equal(torch.get_rng_state(), before)
 
+    @pytest.mark.parametrize("pad_token_id", [0, 1, 2])
+    def test_there_is_nothing_to_warn_of(self, pad_token_id, caplog):
+        """Where a probe's id pads by chance, transformers suspects padding without a mask."""
+        model = random_gpt2()
+        model.config.pad_token_id = pad_token_id
+        transformers_logging.warning_once.cache_clear()  # said before, it is not said again
+        logger = logging.getLogger("transformers")
+        logger.addHandler(caplog.handler)
+        try:
+            Trunk(model)
+        finally:
+            logger.removeHandler(caplog.handler)
+        assert not caplog.records
+
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
     @pytest.mark.parametrize("name", ARCHITECTURES)
     def test_every_architecture_in_other_precisions(self, name, dtype):
@@ -193,6 +213,20 @@ class TestConstruction:
             before = trunk.last_hidden([[3, 4]])
             model.model.norm.weight.mul_(2)
             torch.testing.assert_close(trunk.last_hidden([[3, 4]]), 2 * before)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_which_models_are_causal(name):
+    assert Trunk(build(name)).is_causal
+
+
+def test_a_model_that_reads_both_ways():
+    sizes = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 1}
+    config = BertConfig(**sizes, num_attention_heads=2, intermediate_size=16)
+    assert not Trunk(BertModel(config)).is_causal
+    assert Trunk(
+        BertLMHeadModel(BertConfig(**config.to_diff_dict() | {"is_decoder": True}))
+    ).is_causal
 
 
 class TestRefusals:
