@@ -199,6 +199,14 @@ class TestFields:
                 extra = {"agent_devices": "cpu", "critic_devices": "cpu"}
             assert getattr(MAACConfig(**{name: good}, **extra), name) == good
 
+    @pytest.mark.parametrize("name", ["agent_devices", "critic_devices", "reference_devices"])
+    def test_devices(self, name):
+        for bad in (3, True, 1.5, ["cpu", 3], [], {"cpu": 1}, ""):
+            with pytest.raises((TypeError, ValueError), match=name):
+                MAACConfig(**{name: bad})
+        for good in (None, "cpu", ["cpu"], ("cpu", "cpu")):
+            MAACConfig(**{name: good})
+
     def test_the_fields_of_one_algorithm(self):
         refused(MAACConfig, "critic_update", "both")
         refused(IACConfig, "use_separate_critic", "false")
@@ -417,6 +425,24 @@ class TestCritics:
         agents = [model(1), model(2)]
         with pytest.raises(ValueError, match=r"critics\[0\].*agent 1"):
             make_trainer("maac", agents=agents, critic_model=agents[1])
+
+    def test_critics_on_the_agents_model_or_on_one_model_are_refused(self):
+        agents, one = [model(1), model(2)], model(3)
+        words = tokenizer()
+        for models in ((agents[0], one), (one, one)):
+            with pytest.raises(ValueError, match="critic"):
+                make_trainer("separate", agents=agents, critics=[Critic(m, words) for m in models])
+
+    def test_a_history_longer_than_the_context(self):
+        short, _ = tiny_model(VOCABULARY, n_positions=6)
+        with pytest.raises(ValueError, match="critic"):
+            make_trainer("maac", critic_model=short).train()
+
+    def test_new_heads_leave_the_global_generator_alone(self):
+        own = {"agents": [model(1), model(2)], "critic_model": model(3), "tokenizer": tokenizer()}
+        before = torch.get_rng_state()
+        make_trainer("maac", **own)
+        assert torch.equal(torch.get_rng_state(), before)
 
     def test_a_vocabulary_that_is_too_small(self):
         """C86: ids of 17 words do not fit a critic of 5."""

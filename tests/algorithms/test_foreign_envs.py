@@ -100,6 +100,12 @@ class TestLeavers:
         assert samples[0, 0].target == pytest.approx(1.0 + samples[0, 1].value)
         assert len(seen.updates) == 1
 
+    def test_the_central_critic_reads_nothing_of_who_has_left(self):
+        samples, judges, _ = play("maac", LeaverEnv())
+        later = samples[0, 1]
+        assert later.joint.prompts[1] == ""
+        assert later.value == pytest.approx(value(judges[0], joint((later.prompt, ""))), abs=1e-5)
+
     def test_the_environment_is_not_begun_anew_by_the_first_leaver(self):
         env = LeaverEnv()
         samples, _, _ = play("separate", env)

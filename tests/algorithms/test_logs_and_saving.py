@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import warnings
 from copy import deepcopy
 
 import pytest
@@ -281,7 +282,9 @@ class TestLog:
         assert list(tmp_path.iterdir()) == []
 
     def test_verbose_prints_a_table(self, capsys):
-        make_trainer("maac", verbose=True).train()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            make_trainer("maac", verbose=True).train()
         out = capsys.readouterr().out
         assert "reward_mean" in out
         assert "time" in out
