@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from marlogue.agents import Critic, LLMPolicy, load_tokenizer
 from marlogue.algorithms import Callback, IACConfig, IACTrainer, MAACTrainer, OnPolicyTrainer
-from marlogue.algorithms.building import head_generator
+from marlogue.algorithms.critic_building import head_generator
 from marlogue.algorithms.environments import Environments, make_environments
 from marlogue.cli.data import load_rows, make_env
 from marlogue.cli.errors import UsageError

@@ -101,7 +101,7 @@ def pick_rows(dataset: Any, rows: str | Sequence[int], key: str) -> Any:
         UsageError: when ``rows`` cannot be read, or chooses none.
     """
     if isinstance(rows, str):
-        wanted = re.fullmatch(r"(\d*):(\d*)", rows.replace(" ", ""))
+        wanted = re.fullmatch(r"(\d*):(\d*)", re.sub(r"[\s\"']", "", rows))
         if wanted is None:
             raise UsageError(f"{key} ({rows}) must be a slice, as in 0:24 or 24:, or a list")
         start, stop = (int(number) if number else None for number in wanted.groups())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -85,14 +84,14 @@ def call(factory: Callable[..., Any], kwargs: Mapping[str, Any], key: str) -> An
         signature = inspect.signature(factory)
     except (TypeError, ValueError):  # some builtins have none
         return factory(**kwargs)
+    parameters = signature.parameters.values()
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        for name in kwargs:
+            if name not in signature.parameters:
+                raise unknown(f"{key}.kwargs: the argument", name, signature.parameters)
     try:
         signature.bind(**kwargs)
     except TypeError as error:
-        misspelt = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-        if misspelt:
-            raise unknown(
-                f"{key}.kwargs: the argument", misspelt[1], signature.parameters
-            ) from None
         raise UsageError(f"{key}.kwargs: {error}") from None
     return factory(**kwargs)
 

@@ -124,7 +124,8 @@ def read(command: str, words: Sequence[str], own: Own) -> Settings:
         parsed = parser.parse_args(words)
     except ArgumentError as error:
         raise UsageError(plain(str(error))) from None
-    text = parser.dump(_without(parsed, ["config", *own]), skip_none=False)
+    kept = {key: _plain_value(parsed[key]) for key in ("algorithm", *KEYS, "args")}
+    text = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)
     with as_usage_errors():
         args = CONFIGS[algorithm](**parsed.args.as_dict())
     values = {key: _unwrapped(parsed[key]) for key in (*KEYS, *own)}
@@ -234,9 +235,13 @@ def _completed(words: Sequence[str], algorithm: str, own: Mapping[str, Any]) -> 
     """The command line with ``args.`` put in where it was left out, and no unknown option."""
     names = _fields(algorithm)
     known = {"config", "print_config", "help", "algorithm", *KEYS, *own}
-    completed = []
-    for word in words:
+    completed: list[str] = []
+    for position, word in enumerate(words):
         option, equals, value = word.partition("=")
+        before = words[position - 1] if position else ""
+        if before.endswith(".rows") and before.startswith("--"):
+            completed.append(_slice(word))
+            continue
         name = option[2:]
         if not option.startswith("--") or not name:
             completed.append(word)
@@ -249,8 +254,15 @@ def _completed(words: Sequence[str], algorithm: str, own: Mapping[str, Any]) -> 
             raise _unknown_field("the option", name, algorithm)
         elif not name.startswith("args.") and not _is_known(name, known):
             raise unknown("the option", f"--{name}", [f"--{one}" for one in (*known, *names)])
+        value = _slice(value) if option.endswith(".rows") else value
         completed.append(f"{option}{equals}{value}")
     return completed
+
+
+def _slice(value: str) -> str:
+    """A slice of rows, quoted where YAML would take it for a mapping (24:) or a time (1:30)."""
+    is_slice = re.fullmatch(r"\d*:\d*", value)
+    return json.dumps(value) if is_slice and yaml.safe_load(value) != value else value
 
 
 def _spelt_out(words: Sequence[str], contents: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -286,11 +298,13 @@ def _unknown_field(what: str, name: str, algorithm: str) -> UsageError:
     return unknown(what, f"args.{name}", [f"args.{one}" for one in _fields(algorithm)])
 
 
-def _without(parsed: Namespace, names: Sequence[str]) -> Namespace:
-    kept = parsed.clone()
-    for name in names:
-        kept.pop(name, None)
-    return kept
+def _plain_value(value: Any) -> Any:
+    """jsonargparse's namespaces as dicts."""
+    if isinstance(value, list | tuple):
+        return [_plain_value(entry) for entry in value]
+    if isinstance(value, dict):
+        return {key: _plain_value(entry) for key, entry in value.items()}
+    return _plain_value(value.as_dict()) if isinstance(value, Namespace) else value
 
 
 def _unwrapped(value: Any) -> Any:
