@@ -105,14 +105,14 @@ class RunLog:
         for number, episode in enumerate(shown):
             self.logger.record(f"transcripts/{number}", _markdown(episode), exclude=_TEXT_ONLY)
         self._samples, self._learnt, self._steps, self._latest = [], [], {}, {}
-        self.logger.dump(step)
+        self._dump(step)
         self._last_step = step
         return metrics
 
     def write_evaluation(self, metrics: Mapping[str, float], step: int) -> None:
         """Write the figures of an evaluation, apart from the window of the training."""
         self._record(metrics)
-        self.logger.dump(step)
+        self._dump(step)
 
     def is_due(self, step: int, interval: int) -> bool:
         """Whether at least ``interval`` steps lie between the last write and ``step``."""
@@ -126,6 +126,11 @@ class RunLog:
     def close(self) -> None:
         """Close the files."""
         self.logger.close()
+
+    def _dump(self, step: int) -> None:
+        # TensorBoard has it as the x-axis.
+        self.logger.record("time/joint_actions", step, exclude="tensorboard")
+        self.logger.dump(step)
 
     def _record(self, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
