@@ -12,7 +12,7 @@ from marlogue.agents import Completion, LLMPolicy, k3, sum_by_row
 from marlogue.algorithms.actor import Actor
 from marlogue.algorithms.groups import Group, make_groups, minibatches
 from marlogue.algorithms.losses import actor_loss, clipped_value_loss, value_loss
-from marlogue.algorithms.metrics import sample_metrics
+from marlogue.algorithms.metrics import sample_metrics, value_metrics
 from marlogue.algorithms.optimizer import Optimizer
 from marlogue.algorithms.returns import expected_returns, normalized, td_target
 from marlogue.algorithms.sample import Joint, Sample
@@ -269,25 +269,25 @@ class TestFigures:
         ]
 
     def test_explained_variance(self):
-        figures = sample_metrics(self.known([1.0, 2.0, 3.0], [1.0, 2.0, 6.0]))
+        figures = value_metrics(self.known([1.0, 2.0, 3.0], [1.0, 2.0, 6.0]))
         # errors 0, 0, 3 have the variance 2; targets 14/3
         assert figures["explained_variance"] == pytest.approx(1 - 2 / (14 / 3))
         assert figures["td_error_mean"] == pytest.approx(1.0)
         assert figures["td_error_std"] == pytest.approx(math.sqrt(2))
 
     def test_perfect_and_useless_values(self):
-        perfect = sample_metrics(self.known([1.0, 2.0], [1.0, 2.0]))
+        perfect = value_metrics(self.known([1.0, 2.0], [1.0, 2.0]))
         assert perfect["explained_variance"] == 1.0
-        useless = sample_metrics(self.known([5.0, 5.0], [1.0, 2.0]))
+        useless = value_metrics(self.known([5.0, 5.0], [1.0, 2.0]))
         assert useless["explained_variance"] == 0.0
 
     def test_targets_that_do_not_vary_explain_nothing(self):
-        figures = sample_metrics(self.known([1.0, 2.0], [3.0, 3.0]))
+        figures = value_metrics(self.known([1.0, 2.0], [3.0, 3.0]))
         assert "explained_variance" not in figures
         assert figures["td_error_mean"] == 1.5
 
     def test_a_single_sample(self):
-        figures = sample_metrics(self.known([1.0], [3.0]))
+        figures = value_metrics(self.known([1.0], [3.0]))
         assert "explained_variance" not in figures
         assert figures["td_error_std"] == 0.0
 
