@@ -43,7 +43,7 @@ def agreement(samples):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--output_dir", default="runs/best")
-    parser.add_argument("--max_steps", type=int, default=160)
+    parser.add_argument("--max_steps", type=int, default=200)
     options = parser.parse_args()
 
     models = [tiny_model(WORDS, seed=seed) for seed in (1, 2, 3)]
@@ -59,12 +59,12 @@ def main():
         metrics_callback=agreement,
         args=MAACConfig(
             max_steps=options.max_steps,
-            num_generations=8,
-            rollout_buffer_size=32,
-            agent_learning_rate=5e-3,
-            critic_learning_rate=5e-3,
+            num_generations=16,
+            rollout_buffer_size=64,
+            agent_learning_rate=3e-3,
+            critic_learning_rate=3e-3,
             max_new_tokens=1,
-            eval_interval=20,
+            eval_interval=40,
             eval_temperature=0,
             verbose=False,
         ),

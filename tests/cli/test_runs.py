@@ -56,6 +56,7 @@ def test_train_prints_reward_and_tensorboard(run: Run, here: Path) -> None:
     lines = ran.out.splitlines()
     assert lines[0] == "MAAC: training agent_0, agent_1 on 8 items"
     assert lines[1].startswith("mean reward before training: 0.")
+    assert lines[1].endswith("(4 training rows)")
     assert lines[-2].startswith("mean reward after training:  0.")
     assert lines[-1].endswith("tensorboard --logdir runs/a")
     written = {path.name for path in (here / "runs/a").iterdir()}

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from marlogue.algorithms import Callback, OnPolicyTrainer, Sample
+from marlogue.algorithms.items import text_env_inside
 from marlogue.cli.building import evaluates_apart, make_trainer
 from marlogue.cli.errors import as_usage_errors
 from marlogue.cli.lookup import search_here
@@ -43,18 +44,20 @@ def train(words: Sequence[str]) -> None:
         output_dir = Path(settings["output_dir"])
         trainer.save_model(output_dir)
         _keep(settings, output_dir)
+        quoted = shlex.quote(str(output_dir))
         print(
-            f"the team is in {output_dir}; marlogue rollout --team {shlex.quote(str(output_dir))}"
+            f"the team is in {output_dir}; to hear it: {command('marlogue')} rollout --team {quoted}"
         )
     if logdir is not None:
-        print(f"to look at it: {tensorboard_command(logdir)}")
+        quoted = shlex.quote(str(logdir))
+        print(f"curves and transcripts: {command('tensorboard')} --logdir {quoted}")
 
 
 class Report(Callback):
     """Prints how the run goes: the reward before and after, and a few lines between."""
 
     def __init__(self, settings: Settings) -> None:
-        self._rows = "rows" if evaluates_apart(settings) else "rows of the training"
+        self._rows = "evaluation rows" if evaluates_apart(settings) else "training rows"
         self._algorithm = settings.algorithm.upper()
         self._quiet = not settings.args.verbose
         self._first: Mapping[str, float] | None = None
@@ -96,7 +99,7 @@ class Report(Callback):
         self._latest = metrics
         if self._first is None:
             self._first = metrics
-            rows = f"{trainer.args.eval_num_samples} {self._rows} at the most"
+            rows = f"{evaluated_rows(trainer)} {self._rows}"
             print(f"mean reward before training: {rewards_by_turn(metrics)} ({rows})", flush=True)
 
     def close(self) -> None:
@@ -118,6 +121,16 @@ def rewards_by_turn(metrics: Mapping[str, float]) -> str:
     return ", ".join(f"turn {turn} {means[turn]:.3f}" for turn in sorted(means)) or "none"
 
 
+def evaluated_rows(trainer: OnPolicyTrainer) -> int:
+    """How many rows an evaluation plays."""
+    inner = None
+    if trainer.environments.eval is not None:
+        inner = text_env_inside(trainer.environments.eval)
+    length = None if inner is None else inner.task.rows.length
+    most = trainer.args.eval_num_samples
+    return most if length is None else min(most, length)
+
+
 def fresh_folder(folder: Path) -> Path:
     """The folder, or with a number behind it where it holds a run already."""
     candidate, number = folder, 1
@@ -127,14 +140,13 @@ def fresh_folder(folder: Path) -> Path:
     return candidate
 
 
-def tensorboard_command(logdir: Path) -> str:
-    """What to type to see the curves."""
-    beside = Path(sys.executable).with_name("tensorboard")
-    program = "tensorboard"
-    if shutil.which(program) is None and beside.exists():
-        here = Path.cwd()
-        program = str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
-    return shlex.join([program, "--logdir", str(logdir)])
+def command(program: str) -> str:
+    """How an installed program is called from here."""
+    beside = Path(sys.executable).with_name(program)
+    if shutil.which(program) is not None or not beside.exists():
+        return program
+    here = Path.cwd()
+    return shlex.quote(str(beside.relative_to(here) if beside.is_relative_to(here) else beside))
 
 
 def _keep(settings: Settings, folder: Path) -> None:
