@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from marlogue.agents import Critic
 from marlogue.algorithms.config import IACConfig
@@ -52,10 +51,8 @@ class IACTrainer(OnPolicyTrainer):
         ValueError, TypeError: an argument is missing or does not fit; the message names it.
     """
 
+    config_class = IACConfig
     args: IACConfig
-
-    def __init__(self, *, args: IACConfig | None = None, **kwargs: Any) -> None:
-        super().__init__(args=args or IACConfig(), **kwargs)
 
     def _make_critic_side(
         self, critic_model: CriticSource | None, critics: Sequence[CriticSource] | None

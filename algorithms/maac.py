@@ -64,17 +64,17 @@ class MAACTrainer(OnPolicyTrainer):
         ValueError, TypeError: an argument is missing or does not fit; the message names it.
     """
 
+    config_class = MAACConfig
     args: MAACConfig
 
     def __init__(
         self,
         *,
-        args: MAACConfig | None = None,
         joint_formatter: JointFormatter = joint_text,
         **kwargs: Any,
     ) -> None:
         self._joint_formatter = joint_formatter
-        super().__init__(args=args or MAACConfig(), **kwargs)
+        super().__init__(**kwargs)
 
     def _make_critic_side(
         self, critic_model: CriticSource | None, critics: Sequence[CriticSource] | None

@@ -54,13 +54,14 @@ class OnPolicyTrainer:
     A subclass builds its critics in :meth:`_make_critic_side`.
     """
 
+    config_class: type[ActorCriticConfig]
     args: ActorCriticConfig
     critics: list[Critic]
 
     def __init__(
         self,
         *,
-        args: ActorCriticConfig,
+        args: ActorCriticConfig | None = None,
         agent_model: ModelSource | None = None,
         agents: Sequence[AgentSource] | None = None,
         critic_model: CriticSource | None = None,
@@ -80,6 +81,9 @@ class OnPolicyTrainer:
         callbacks: Sequence[Callback] = (),
         logdir: str | Path | None = None,
     ) -> None:
+        args = self.config_class() if args is None else args
+        if not isinstance(args, self.config_class):
+            raise TypeError(f"args ({args!r}) must be a {self.config_class.__name__}.")
         self.environments: Environments = make_environments(
             args,
             env=env,

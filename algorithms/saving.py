@@ -22,6 +22,7 @@ from marlogue.agents import (
     load_causal_lm,
     load_tokenizer,
 )
+from marlogue.agents.quiet import progress_bars
 
 _TEAM = "team.json"
 _HEAD = "value_head.safetensors"
@@ -112,14 +113,16 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _save_model(part: LLMPolicy | Critic, place: Path) -> None:
-    part.model.save_pretrained(place)
+    with progress_bars(False):
+        part.model.save_pretrained(place)
     part.tokenizer.save_pretrained(place)
     if part.value_head is not None:
         save_file(part.value_head.state_dict(), place / _HEAD)
 
 
 def _load_into(part: LLMPolicy | Critic, place: Path) -> None:
-    saved = type(part.model).from_pretrained(place, dtype=part.model.dtype)
+    with progress_bars(False):
+        saved = type(part.model).from_pretrained(place, dtype=part.model.dtype)
     part.model.load_state_dict(saved.state_dict())
     if part.value_head is not None:
         part.value_head.load_state_dict(load_file(place / _HEAD))
