@@ -45,9 +45,7 @@ def train(words: Sequence[str]) -> None:
         trainer.save_model(output_dir)
         _keep(settings, output_dir)
         quoted = shlex.quote(str(output_dir))
-        print(
-            f"the team is in {output_dir}; to hear it: {command('marlogue')} rollout --team {quoted}"
-        )
+        print(f"the team is in {output_dir}; next: {command('marlogue')} rollout --team {quoted}")
     if logdir is not None:
         quoted = shlex.quote(str(logdir))
         print(f"curves and transcripts: {command('tensorboard')} --logdir {quoted}")

@@ -1,0 +1,122 @@
+"""The documents agree with the code: every field with its default, every figure, every key."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marlogue import IACConfig, IACTrainer, MAACConfig, MAACTrainer, tiny_model
+from marlogue.cli import COMMANDS
+from marlogue.cli.options import KEYS
+from marlogue.envs import TASKS, coordination_v0
+from marlogue.envs.transitions import EXTRAS, STANDARD
+from tests.support.command_line import ROOT
+
+DOCS = ROOT / "docs"
+WORDS = coordination_v0.VOCABULARY
+
+
+def read(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def rows(text: str) -> list[list[str]]:
+    """Cells of the rows of all tables."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_every_field_is_described_with_its_default() -> None:
+    table = {
+        row[0].strip("`"): row[1] for row in rows(read("algorithms.md").partition("## Config")[2])
+    }
+    described = {name: default for name, default in table.items() if name.isidentifier()}
+    described.pop("field")
+    expected = {entry.name: entry.default for kind in CONFIGS for entry in fields(kind)}
+    assert described.keys() == expected.keys()
+    for name, default in expected.items():
+        shown = described[name].strip('"')
+        assert shown == str(default) or float(shown) == default, name
+
+
+CONFIGS: tuple[Any, ...] = (MAACConfig, IACConfig)
+
+
+def logged(folder: Path) -> set[str]:
+    """Names in the header of a run's CSV file."""
+    header = (folder / "progress.csv").read_text(encoding="utf-8").partition("\n")[0]
+    return set(re.findall(r"[^,\"]+", header))
+
+
+def abstain_once(first: list[str], second: list[str], batch_items: list[dict]) -> list:
+    rewards: list = list(coordination_v0.reward(first, second, batch_items=batch_items))
+    return [None if batch_items[0]["prompt"] == "noon" else reward for reward in rewards]
+
+
+def run(kind: str, folder: Path, **fields_of_config: Any) -> None:
+    models = [tiny_model(WORDS, seed=seed, n_layer=1) for seed in range(3)]
+    settings: dict[str, Any] = dict(
+        num_generations=4, rollout_buffer_size=8, max_new_tokens=2, reference_kl_enabled=True,
+        agent_learning_rate=1e-3, eval_interval=2, verbose=False, **fields_of_config,
+    )  # fmt: skip
+    given: dict[str, Any] = {
+        "agents": [models[0][0], models[1][0]],
+        "tokenizer": models[0][1],
+        "logdir": folder,
+        "train_dataset": coordination_v0.dataset(),
+        "eval_dataset": coordination_v0.dataset(),
+        "reward_func": abstain_once,
+    }
+    if kind == "maac":
+        trainer = MAACTrainer(args=MAACConfig(**settings), critic_model=models[2][0], **given)
+    else:
+        trainer = IACTrainer(args=IACConfig(use_separate_critic=False, **settings), **given)
+    trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"), [("maac", {}), ("maac", {"critic_update": "joint"}), ("iac", {})]
+)
+def test_every_figure_is_described(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    run(kind, tmp_path, **settings)
+    text = read("algorithms.md").partition("## What is logged")[2].partition("## Configuration")[0]
+    described = set(re.findall(r"`([^`\s]+)`", text))
+    names = {re.sub(r"^(eval/)?(agent_\d+|team)/turn_\d+/", "", name) for name in logged(tmp_path)}
+    assert len(names) > 15
+    assert names <= described, names - described
+
+
+def test_every_key_and_command_is_described() -> None:
+    described = set(re.findall(r"`([^`\s]+)`", read("command_line.md")))
+    assert {*KEYS, *COMMANDS, "algorithm", "args"} <= described
+
+
+def test_every_task_and_transition_keyword_is_described() -> None:
+    described = set(re.findall(r"`([^`\s]+)`", read("environments.md")))
+    assert {*TASKS, *STANDARD, *EXTRAS} <= described
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.stem)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        file, _, anchor = re.sub(r"\s+", "", target).partition("#")
+        place = (path.parent / file) if file else path
+        assert place.exists(), target
+        headings = re.findall(r"^#+ (.+)$", place.read_text(encoding="utf-8"), re.MULTILINE)
+        anchors = {
+            re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings
+        }
+        assert not anchor or anchor in anchors, target
+
+
+def test_python_of_the_environments_document_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", read("environments.md"), re.DOTALL)
+    assert len(blocks) == 3
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, "environments.md", "exec"), names)
+    assert len(names["results"]) == 8
