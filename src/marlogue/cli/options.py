@@ -140,7 +140,8 @@ def plain(message: str) -> str:
     if key is None or value is None or not types:
         return " ".join(message.split())
     names = [re.sub(r"<class '(?:\w+\.)*(\w+)'>|typing\.", r"\1", kind) for kind in types]
-    wanted = " or ".join("null" if name == "NoneType" else name for name in dict.fromkeys(names))
+    names = sorted(dict.fromkeys(names), key=lambda name: name == "NoneType")  # null comes last
+    wanted = " or ".join("null" if name == "NoneType" else name for name in names)
     return f"{key[1]} ({value[1].strip()}) must be {wanted}"
 
 
