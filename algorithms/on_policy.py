@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
@@ -44,7 +45,7 @@ from marlogue.envs import BatchRunner
 from marlogue.envs.callbacks import noted
 
 
-class OnPolicyTrainer:
+class OnPolicyTrainer(ABC):
     """What MAAC and IAC share; see :class:`MAACTrainer` and :class:`IACTrainer`.
 
     Per iteration: episodes are played until the buffers are full (all together, since the
@@ -132,11 +133,11 @@ class OnPolicyTrainer:
 
     # -- what a subclass says ---------------------------------------------------------------
 
+    @abstractmethod
     def _make_critic_side(
         self, critic_model: CriticSource | None, critics: Sequence[CriticSource] | None
     ) -> CriticSide:
-        """Build the critics and say who judges whom."""
-        raise TypeError(f"{type(self).__name__} must say who its critics are")
+        """Build ``self.critics`` and say who judges whom."""
 
     def _trunk_term(self, agent_idx: int) -> TrunkTerm | None:
         """The value loss on the actor's own trunk, where there is one."""
