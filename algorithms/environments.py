@@ -95,7 +95,8 @@ def _fitted(args: ConfigT, env: EnvOrFactory, num_agents: int) -> ConfigT:
     known: dict[str, Any] = {"num_agents": num_agents}
     inner = text_env_inside(env)
     if inner is not None:
-        known["num_turns"] = inner.task.num_turns
+        for name in ("num_turns", "early_termination_threshold", "external_prompt_passthrough"):
+            known[name] = getattr(inner.task, name)
     defaults = type(args)()
     for name, value in known.items():
         said = getattr(args, name)
