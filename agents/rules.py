@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import Field, field, fields
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ def whole(default: int | None, *, at_least: int, optional: bool = False) -> Any:
     def rule(name: str, value: Any) -> None:
         if optional and value is None:
             return
-        if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < at_least:
             wanted = f"an integer of at least {at_least}" + (" or None" if optional else "")
             raise ValueError(f"{name} ({value!r}) must be {wanted}.")
 
@@ -55,7 +56,7 @@ def real(
     def rule(name: str, value: Any) -> None:
         if optional and value is None:
             return
-        number = isinstance(value, int | float) and not isinstance(value, bool)
+        number = isinstance(value, Real) and not isinstance(value, bool)
         if not number or not math.isfinite(value):
             raise ValueError(f"{name} ({value!r}) must be a finite number.{_hint(value)}")
         if not (at_least <= value <= at_most and value > above):

@@ -79,8 +79,8 @@ class Actor:
 
     @torch.no_grad()
     def penalize(self, samples: Sequence[Sample], coefficient: float) -> None:
-        """Subtract ``coefficient * KL(policy || reference)`` from the rewards, with the k3
-        estimate summed over the generated tokens."""
+        """Set the penalties to ``coefficient * KL(policy || reference)``, with the k3 estimate
+        summed over the generated tokens."""
         if self.reference is None:
             return
         for rows in self._split(samples):
@@ -96,7 +96,6 @@ class Actor:
             ):
                 sample.reference_kl = kl
                 sample.penalty = coefficient * kl
-                sample.reward -= sample.penalty
                 sample.log_prob = log_prob
 
     def _split(self, samples: Sequence[Sample]) -> Iterator[list[int]]:

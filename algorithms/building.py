@@ -17,7 +17,7 @@ from marlogue.agents import (
     load_tokenizer,
     with_float32_weights,
 )
-from marlogue.algorithms.config import ActorCriticConfig, Devices
+from marlogue.algorithms.config import ActorCriticConfig, Devices, default_of
 
 ModelSource = str | Path | PreTrainedModel
 AgentSource = ModelSource | LLMPolicy
@@ -46,13 +46,27 @@ def check_model_config(model_config: Mapping[str, Any] | None) -> dict[str, Any]
     Raises:
         ValueError: for an unknown key.
     """
+    if model_config is not None and not isinstance(model_config, Mapping):
+        raise TypeError(f"model_config ({model_config!r}) must be a dict.")
     config = dict(model_config or {})
     for key in config:
         if key not in _MODEL_CONFIG_KEYS:
             near = difflib.get_close_matches(key, _MODEL_CONFIG_KEYS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {_MODEL_CONFIG_KEYS}."
             raise ValueError(f"model_config has the unknown key {key!r}; {hint}")
+    for key in ("dtype", "torch_dtype"):
+        if key in config and not _is_dtype(config[key]):
+            raise ValueError(
+                f"model_config[{key!r}] ({config[key]!r}) must be 'auto' or a dtype of torch such "
+                "as 'float32'."
+            )
     return config
+
+
+def _is_dtype(value: Any) -> bool:
+    if isinstance(value, str):
+        return value == "auto" or isinstance(getattr(torch, value, None), torch.dtype)
+    return value is None or isinstance(value, torch.dtype)
 
 
 def resolve_devices(devices: Devices, count: int, name: str) -> list[torch.device]:
@@ -70,7 +84,15 @@ def resolve_devices(devices: Devices, count: int, name: str) -> list[torch.devic
         raise ValueError(
             f"{name} ({listed}) must name one device, or one for each of {count} models."
         )
-    return [torch.device(device) for device in listed]
+    return [_available(device, name) for device in listed]
+
+
+def _available(device: str, name: str) -> torch.device:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"{name} ({device!r}) is no device of this machine: {error}") from error
+    return torch.device(device)
 
 
 def build_policies(
@@ -91,6 +113,8 @@ def build_policies(
     tokenizers = _tokenizers(sources, tokenizer)
     system_prompts = _per_agent(model_config.get("system_prompt"), len(sources))
     devices = resolve_devices(args.agent_devices, len(sources), "agent_devices")
+    if any(isinstance(source, LLMPolicy) for source in sources):
+        _refuse_what_policies_bring(args, tokenizer, model_config)
     policies = []
     for source, own_tokenizer, system_prompt, device in zip(
         sources, tokenizers, system_prompts, devices, strict=True
@@ -115,6 +139,22 @@ def build_policies(
             )
         )
     return policies
+
+
+def _refuse_what_policies_bring(
+    args: ActorCriticConfig, tokenizer: Tokenizers, model_config: Mapping[str, Any]
+) -> None:
+    """An ``LLMPolicy`` says itself how it reads and generates; what would say otherwise is an
+    error rather than ignored."""
+    names = ("max_prompt_tokens", "prompt_overflow", "generation_batch_size", "dtype")
+    said = [name for name in names if getattr(args, name) != default_of(args, name)]
+    said += [name for name in ("chat_template", "system_prompt") if model_config.get(name)]
+    said += [] if tokenizer is None else ["tokenizer"]
+    if said:
+        raise ValueError(
+            f"{', '.join(said)} must be left out when agents are LLMPolicy objects, which bring "
+            "their own; set it there."
+        )
 
 
 def build_references(args: ActorCriticConfig, policies: Sequence[LLMPolicy]) -> list[LLMPolicy]:
@@ -170,6 +210,11 @@ def _tokenizers(
     if isinstance(tokenizer, PreTrainedTokenizerBase):
         return [tokenizer] * len(sources)
     if tokenizer is not None:
+        if not isinstance(tokenizer, list | tuple):
+            raise TypeError(
+                f"tokenizer ({tokenizer!r}) must be a tokenizer object, or a list of them; "
+                "AutoTokenizer.from_pretrained loads one."
+            )
         given = list(tokenizer)
         if len(given) != len(sources):
             raise ValueError(f"tokenizer ({len(given)} given) must be one per agent.")

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from marlogue.agents import SamplingParams
 from marlogue.agents.rules import check_fields, devices, one_of, real, truth, whole
 
+#: Schedules of transformers that need nothing but time.
+SCHEDULES = (
+    "constant",
+    "constant_with_warmup",
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "polynomial",
+    "inverse_sqrt",
+)
 Devices = str | Sequence[str] | None
 
 
@@ -84,7 +94,7 @@ class ActorCriticConfig:
     critic_type: Literal["v", "q"] = one_of("v", ("v", "q"))
     agent_learning_rate: float = real(5e-6, at_least=0)
     critic_learning_rate: float | None = real(5e-6, at_least=0, optional=True)
-    lr_scheduler_type: str = "constant"
+    lr_scheduler_type: str = one_of("constant", SCHEDULES)
     warmup_steps: int = whole(0, at_least=0)
     value_loss_coef: float = real(0.6, at_least=0)
     advantage_normalization: bool = truth(True)
@@ -135,7 +145,6 @@ class ActorCriticConfig:
             self._require_devices("agent_devices")
             if self._has_own_critics:
                 self._require_devices("critic_devices")
-        _check_schedule(self.lr_scheduler_type)
         self.sampling()
 
     @property
@@ -205,9 +214,6 @@ class IACConfig(ActorCriticConfig):
         return self.use_separate_critic
 
 
-def _check_schedule(name: str) -> None:
-    from transformers import SchedulerType
-
-    known = [kind.value for kind in SchedulerType]
-    if name not in known:
-        raise ValueError(f"lr_scheduler_type ({name!r}) must be one of {', '.join(known)}.")
+def default_of(config: ActorCriticConfig, name: str) -> Any:
+    """The default of a field."""
+    return next(entry.default for entry in fields(config) if entry.name == name)

@@ -139,7 +139,12 @@ def _critic_sources(
     if len(sources) == 1:
         sources *= count
     if len(sources) != count:
-        raise ValueError(f"critics ({len(sources)} given) must be {count}.")
+        why = (
+            "MAAC has one centralised critic; IAC has one per agent"
+            if count == 1
+            else ("one per agent, or a single one for all")
+        )
+        raise ValueError(f"critics ({len(sources)} given) must be {count}: {why}.")
     return sources
 
 

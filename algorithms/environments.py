@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from marlogue.algorithms.config import ActorCriticConfig
+from marlogue.algorithms.config import ActorCriticConfig, default_of
 from marlogue.algorithms.items import EnvOrFactory, text_env_inside
 from marlogue.envs import BatchRunner, TextEnv
 
@@ -27,6 +27,12 @@ class Environments:
     eval: EnvOrFactory | None
     train_runner: BatchRunner
     args: Any
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether the training environment itself draws the order of its rows."""
+        inner = text_env_inside(self.train)
+        return inner is not None and inner.shuffle
 
     @property
     def agents(self) -> list[str]:
@@ -97,10 +103,9 @@ def _fitted(args: ConfigT, env: EnvOrFactory, num_agents: int) -> ConfigT:
     if inner is not None:
         for name in ("num_turns", "early_termination_threshold", "external_prompt_passthrough"):
             known[name] = getattr(inner.task, name)
-    defaults = type(args)()
     for name, value in known.items():
         said = getattr(args, name)
-        if said not in (value, getattr(defaults, name)):
+        if said not in (value, default_of(args, name)):
             raise ValueError(
                 f"{name} ({said}) must be the environment's ({value}); set {name}={value}, or "
                 "leave it out."

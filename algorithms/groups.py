@@ -32,7 +32,8 @@ class Group:
         """Fix the TD targets. Values of following steps must be known."""
         for sample in self.samples:
             following = None if sample.next is None else sample.next.value
-            sample.target = td_target(sample.reward, following, discount)
+            reward = sample.reward - sample.penalty
+            sample.target = td_target(reward, following, discount)
 
     def set_advantages(self, normalize: bool) -> None:
         """Fix the advantages ``y - V``. Values must be known."""

@@ -46,7 +46,6 @@ class Items:
         inner = text_env_inside(env)
         self._order: RowOrder | None = None
         if inner is not None:
-            shuffle = shuffle or inner.shuffle
             self._order = RowOrder(inner.task.rows, shuffle=shuffle, seed=seed)
         elif max_steps is None:
             raise ValueError(

@@ -22,7 +22,7 @@ def sample_metrics(samples: Sequence[Sample]) -> dict[str, float]:
     """
     rewarded = [sample for sample in samples if not sample.abstained]
     metrics = {
-        "reward_mean": _mean(sample.reward + sample.penalty for sample in rewarded),
+        "reward_mean": _mean(sample.reward for sample in rewarded),
         "expected_return": _mean(sample.return_ for sample in rewarded),
         "completion_length": _mean(float(len(sample.completion_ids)) for sample in samples),
         "truncated_share": _mean(float(sample.action.truncated) for sample in samples),

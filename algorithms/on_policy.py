@@ -84,7 +84,11 @@ class OnPolicyTrainer(ABC):
     ) -> None:
         args = self.config_class() if args is None else args
         if not isinstance(args, self.config_class):
-            raise TypeError(f"args ({args!r}) must be a {self.config_class.__name__}.")
+            raise TypeError(
+                f"args (a {type(args).__name__}) must be a {self.config_class.__name__}."
+            )
+        self.callbacks = _checked_callbacks(callbacks)
+        self.logdir = _checked_logdir(logdir)
         self.environments: Environments = make_environments(
             args,
             env=env,
@@ -102,7 +106,7 @@ class OnPolicyTrainer(ABC):
             self.environments.train,
             epochs=args.num_train_epochs,
             max_steps=args.max_steps,
-            shuffle=args.shuffle,
+            shuffle=args.shuffle or self.environments.shuffles,
             seed=args.seed,
         )
         self._schedule = make_schedule(args.lr_scheduler_type, args.warmup_steps, self.items.total)
@@ -118,8 +122,6 @@ class OnPolicyTrainer(ABC):
         )
         self.critic_side = self._make_critic_side(critic_model, critics)
         self.actors = [self._make_actor(index) for index in range(len(self.agents))]
-        self.callbacks = list(callbacks)
-        self.logdir = None if logdir is None else Path(logdir)
         self.reporter = Reporter(
             logdir=self.logdir,
             wandb_config=wandb_config,
@@ -153,6 +155,11 @@ class OnPolicyTrainer(ABC):
             where it happened. Figures and transcripts so far are on disk by then, and so are the
             models, in ``logdir/interrupted``, when something had been learnt.
         """
+        if self.items.taken:
+            raise RuntimeError(
+                "this trainer has been trained already; build a new one, and load_model into it "
+                "to go on from there."
+            )
         config = {"algorithm": type(self).__name__, **asdict(self.args)}
         with self.reporter.run(config, self.items.total) as progress, self._saved_on_failure():
             self._hook("on_train_start")
@@ -164,6 +171,12 @@ class OnPolicyTrainer(ABC):
             if self.args.eval_interval:
                 self.evaluate()
             self._hook("on_train_end")
+        if not self.updates:
+            warnings.warn(
+                "nothing was learnt: no sample was left to train on (did the reward function "
+                "abstain from all?).",
+                stacklevel=2,
+            )
 
     def evaluate(self) -> dict[str, float]:
         """Play the first ``eval_num_samples`` rows of the evaluation dataset, one answer each.
@@ -176,7 +189,7 @@ class OnPolicyTrainer(ABC):
         """
         if self.environments.eval is None or self.args.eval_num_samples == 0:
             return {}
-        metrics = self._evaluator.run(self.reporter.metrics_callback)
+        metrics = self._make_evaluator().run(self.reporter.metrics_callback)
         self.reporter.evaluated(metrics)
         self._hook("on_evaluation", metrics)
         return metrics
@@ -189,18 +202,24 @@ class OnPolicyTrainer(ABC):
         return max(1, -(-room // (self.args.num_generations * self.args.num_turns)))
 
     def _learn_from(self, items: Sequence[Item], progress: tqdm[Any]) -> None:
+        if self._evaluation_is_due(items[0]):
+            self.evaluate()
         samples_by_item = self._collect(items)
         for item, samples in zip(items, samples_by_item, strict=True):
-            if self.args.eval_interval and item.index % self.args.eval_interval == 0:
+            if item is not items[0] and self._evaluation_is_due(item):
                 self.evaluate()  # the policies are still those before this item
             self._receive(samples)
             progress.update()
         full = self.args.rollout_buffer_size
         self._update([k for k, buffer in enumerate(self.buffers) if len(buffer) >= full])
 
+    def _evaluation_is_due(self, item: Item) -> bool:
+        interval = self.args.eval_interval
+        return interval > 0 and item.index % interval == 0
+
     def _collect(self, items: Sequence[Item]) -> list[list[Sample]]:
         started = time.perf_counter()
-        samples_by_item = self._collector.collect(items, self.args.num_generations)
+        samples_by_item = self._make_collector().collect(items, self.args.num_generations)
         samples = [sample for samples in samples_by_item for sample in samples]
         self.reporter.rate("generation", samples, started)
         for index, actor in enumerate(self.actors):
@@ -261,6 +280,7 @@ class OnPolicyTrainer(ABC):
                     group.set_advantages(self.args.advantage_normalization)
                 metrics |= self.actors[group.agent_idx].step(minibatch)
                 self.reporter.step(metrics, prefix)
+                self.reporter.step(metrics, f"team/turn_{group.turn_idx + 1}")
         except FloatingPointError as error:
             error.add_note(f"while updating {prefix.replace('/', ', ')}")
             raise
@@ -289,8 +309,7 @@ class OnPolicyTrainer(ABC):
             return nullcontext
         return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
 
-    @property
-    def _collector(self) -> Collector:
+    def _make_collector(self) -> Collector:
         return Collector(
             self.environments.train_runner,
             self.agents,
@@ -301,8 +320,7 @@ class OnPolicyTrainer(ABC):
             parallel=self.args.parallel_training == "mp",
         )
 
-    @property
-    def _evaluator(self) -> Evaluator:
+    def _make_evaluator(self) -> Evaluator:
         assert self.environments.eval is not None
         return Evaluator(
             self.environments.eval,
@@ -386,3 +404,19 @@ class OnPolicyTrainer(ABC):
         load_weights(self.agents, self.critics, Path(output_dir))
         for agent in self.agents:
             agent.backend.sync(agent.model)
+
+
+def _checked_callbacks(callbacks: Sequence[Callback]) -> list[Callback]:
+    if isinstance(callbacks, list | tuple) and all(isinstance(c, Callback) for c in callbacks):
+        return list(callbacks)
+    raise TypeError(
+        f"callbacks ({callbacks!r}) must be a list of marlogue.algorithms.Callback objects."
+    )
+
+
+def _checked_logdir(logdir: str | Path | None) -> Path | None:
+    if logdir is None:
+        return None
+    if Path(logdir).is_file():
+        raise ValueError(f"logdir ({logdir}) is a file; name a folder.")
+    return Path(logdir)

@@ -87,8 +87,8 @@ class Optimizer:
         if not math.isfinite(norm):
             self.adamw.zero_grad()
             raise FloatingPointError(
-                f"the gradient's norm is {norm}; lower the learning rate or set max_grad_norm. "
-                "Weights and optimiser are as before this step."
+                f"the gradient's norm is {norm}, and this model was not stepped; look for NaN or "
+                "infinity in rewards and weights, lower the learning rate, or use float32."
             )
         if self.max_grad_norm is not None:
             nn.utils.clip_grads_with_norm_(self.parameters, self.max_grad_norm, total)

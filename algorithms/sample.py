@@ -45,10 +45,10 @@ class Sample:
         is_final_observation: not a step that was played, but what a truncated episode showed
             last; it is judged, never trained on.
         action: prompt and completion as token ids.
-        reward: processed reward, less the KL penalty where that is enabled.
+        reward: processed reward, as the environment gave it.
         abstained: the reward function gave None; the sample is not trained on.
         reference_kl: k3 estimate of KL(policy || reference), summed over generated tokens.
-        penalty: what was subtracted from the reward for it.
+        penalty: what is subtracted from the reward for it, in the target.
         next: the agent's next sample in the episode, to bootstrap from; None where the episode
             ended for this agent.
         value: V(h) or Q(h, a) as predicted at collection.

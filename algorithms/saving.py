@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 
 from marlogue import __version__
@@ -23,6 +24,8 @@ from marlogue.agents import (
     load_tokenizer,
 )
 from marlogue.agents.quiet import progress_bars
+
+State = dict[str, torch.Tensor]
 
 _TEAM = "team.json"
 _HEAD = "value_head.safetensors"
@@ -63,10 +66,14 @@ def load_weights(policies: Sequence[LLMPolicy], critics: Sequence[Critic], folde
                 f"{folder} holds {len(saved)} {kind}, but this trainer has {len(here)}; build the "
                 "trainer as the one that saved it."
             )
-    for index, policy in enumerate(policies):
-        _load_into(policy, folder / f"agent_{index}")
-    for index, critic in enumerate(unique):
-        _load_into(critic, folder / f"critic_{index}")
+    parts: list[LLMPolicy | Critic] = [*policies, *unique]
+    places = [folder / f"agent_{index}" for index in range(len(policies))]
+    places += [folder / f"critic_{index}" for index in range(len(unique))]
+    saved_states = [_read_states(part, place) for part, place in zip(parts, places, strict=True)]
+    for part, (model, head) in zip(parts, saved_states, strict=True):
+        part.model.load_state_dict(model)
+        if part.value_head is not None:
+            part.value_head.load_state_dict(head)
 
 
 def load_team(folder: str | Path) -> list[LLMPolicy]:
@@ -120,9 +127,21 @@ def _save_model(part: LLMPolicy | Critic, place: Path) -> None:
         save_file(part.value_head.state_dict(), place / _HEAD)
 
 
-def _load_into(part: LLMPolicy | Critic, place: Path) -> None:
+def _read_states(part: LLMPolicy | Critic, place: Path) -> tuple[State, State]:
+    """The saved weights of model and value head, which fit those of ``part``."""
     with progress_bars(False):
-        saved = type(part.model).from_pretrained(place, dtype=part.model.dtype)
-    part.model.load_state_dict(saved.state_dict())
-    if part.value_head is not None:
-        part.value_head.load_state_dict(load_file(place / _HEAD))
+        model = type(part.model).from_pretrained(place, dtype=part.model.dtype).state_dict()
+    head = load_file(place / _HEAD) if (place / _HEAD).exists() else {}
+    own_head = {} if part.value_head is None else part.value_head.state_dict()
+    for what, saved, own in (("model", model, part.model.state_dict()), ("head", head, own_head)):
+        unlike = [name for name in {*saved, *own} if _shape(saved, name) != _shape(own, name)]
+        if unlike:
+            raise ValueError(
+                f"the {what} in {place} has other weights than this trainer's (for example "
+                f"{min(unlike)}); build the trainer as the one that saved it."
+            )
+    return model, head
+
+
+def _shape(state: State, name: str) -> torch.Size | None:
+    return state[name].shape if name in state else None

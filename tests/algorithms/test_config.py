@@ -8,11 +8,12 @@ from copy import deepcopy
 from dataclasses import fields, replace
 from itertools import combinations
 
+import numpy as np
 import pytest
 import torch
 
 from marlogue.agents import Critic, LLMPolicy, tiny_model
-from marlogue.algorithms import IACConfig, IACTrainer, MAACConfig, MAACTrainer
+from marlogue.algorithms import Callback, IACConfig, IACTrainer, MAACConfig, MAACTrainer
 from tests.support.team import VOCABULARY, again, make_trainer, model, reward, rows, tokenizer
 
 CONFIGS = (MAACConfig, IACConfig)
@@ -534,3 +535,43 @@ class TestArguments:
         trainer = make_trainer("maac", agents=[short, model(2)], tokenizer=words, max_new_tokens=8)
         with pytest.raises(ValueError, match=r"max_new_tokens \(8\).*8"):
             trainer.train()
+
+
+class TestReviewed:
+    """Mistakes that were once accepted without a word, or met with a bare Python error."""
+
+    def test_policies_bring_their_own_settings(self):
+        model, tokenizer = tiny_model(["a", "b"])
+        with pytest.raises(ValueError, match=r"max_prompt_tokens.*LLMPolicy"):
+            MAACTrainer(
+                agents=[LLMPolicy(model, tokenizer)],
+                critic_model=tiny_model(["a", "b"])[0],
+                train_dataset=[{"prompt": "a"}],
+                reward_func=lambda a: [1.0],
+                args=MAACConfig(num_agents=1, max_prompt_tokens=3),
+            )
+
+    @pytest.mark.parametrize("name", ["cosine_with_min_lr", "reduce_lr_on_plateau", "sawtooth"])
+    def test_schedules_that_need_more_than_time(self, name):
+        with pytest.raises(ValueError, match="lr_scheduler_type"):
+            MAACConfig(lr_scheduler_type=name)
+
+    def test_numbers_of_numpy(self):
+        config = MAACConfig(num_agents=np.int64(3), discount=np.float32(0.5))
+        assert (config.num_agents, config.discount) == (3, 0.5)
+
+    def test_nothing_learnt_is_said(self):
+        with pytest.warns(UserWarning, match="nothing was learnt"):
+            MAACTrainer(
+                agent_model=tiny_model(["a", "b"])[0],
+                critic_model=tiny_model(["a", "b"])[0],
+                tokenizer=tiny_model(["a", "b"])[1],
+                train_dataset=[{"prompt": "a"}],
+                reward_func=lambda a: [None],
+                args=MAACConfig(num_agents=1, max_new_tokens=2, verbose=False),
+            ).train()
+
+    @pytest.mark.parametrize("callbacks", [Callback(), Callback, [Callback], [print]])
+    def test_callbacks_that_are_none(self, callbacks):
+        with pytest.raises(TypeError, match="callbacks"):
+            make_trainer("maac", callbacks=callbacks)

@@ -309,7 +309,9 @@ class TestLog:
         trainer = make_trainer("maac", logdir=tmp_path)
         trainer.train()
         before = (tmp_path / "progress.csv").read_text()
-        trainer.train()
+        with pytest.raises(RuntimeError, match="trained already"):
+            trainer.train()
+        make_trainer("maac", logdir=tmp_path).train()
         assert (tmp_path / "progress.csv").read_text().startswith(before.splitlines()[0])
         assert before.splitlines()[1] in (tmp_path / "progress.csv").read_text()
 
@@ -454,3 +456,14 @@ class TestSaving:
         self.train("maac", dtype="bfloat16").save_model(tmp_path)
         loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "agent_0", dtype="auto")
         assert loaded.dtype == torch.float32
+
+
+class TestLoadingAnotherTeam:
+    def test_nothing_is_loaded_from_it(self, tmp_path):
+        make_trainer("shared", value_head_hidden_dim=3).save_model(tmp_path)
+        other = make_trainer("shared", value_head_hidden_dim=7, seed=1)
+        before = [p.clone() for agent in other.agents for p in agent.model.parameters()]
+        with pytest.raises(ValueError, match="other weights than this trainer's"):
+            other.load_model(tmp_path)
+        after = [p for agent in other.agents for p in agent.model.parameters()]
+        assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))

@@ -219,7 +219,9 @@ class TestPenalty:
         kl = (0.5 - math.log(0.5) - 1) + 0.0 + (2.0 - math.log(2.0) - 1)
         assert one.reference_kl == pytest.approx(kl, abs=1e-6)
         assert one.penalty == pytest.approx(0.1 * kl, abs=1e-6)
-        assert one.reward == pytest.approx(2.0 - 0.1 * kl, abs=1e-6)
+        assert one.reward == 2.0
+        Group(0, 0, [one], [[one]]).set_targets(1.0)
+        assert one.target == pytest.approx(2.0 - 0.1 * kl, abs=1e-6)
 
     def test_reference_is_scored_at_the_same_temperature(self):
         """C07: at T = 1/2 the policy is (2/3, 1/6, 1/6), the reference (1/6, 1/6, 2/3)."""

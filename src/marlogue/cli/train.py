@@ -74,7 +74,7 @@ class Report(Callback):
     def on_item(self, trainer: OnPolicyTrainer, samples: Sequence[Sample]) -> None:
         """Note the rewards."""
         self._items += 1
-        self._rewards += [s.reward + s.penalty for s in samples if not s.abstained]
+        self._rewards += [s.reward for s in samples if not s.abstained]
 
     def on_update(self, trainer: OnPolicyTrainer) -> None:
         """Print a line now and then, where no table is printed."""
