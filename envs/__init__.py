@@ -3,7 +3,7 @@
 from marlogue.envs import coordination_v0, story_length_v0
 from marlogue.envs.aec import to_aec
 from marlogue.envs.checks import check_text_env
-from marlogue.envs.episodes import StepResult
+from marlogue.envs.episodes import WAITS, StepResult
 from marlogue.envs.joint_text import joint_text
 from marlogue.envs.registry import TASKS, make
 from marlogue.envs.reward_processors import RewardProcessors
@@ -16,6 +16,7 @@ from marlogue.envs.trial import ConformanceError
 
 __all__ = [
     "TASKS",
+    "WAITS",
     "BatchRunner",
     "ConformanceError",
     "Episode",

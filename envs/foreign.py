@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
+from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.envs.callbacks import noted
+from marlogue.envs.copies import Copies
 from marlogue.envs.episodes import Infos, StepResult, check_agents
 from marlogue.envs.reward_values import as_finite
-from marlogue.envs.text_env import TextEnv
 
 Started = tuple[list[str], dict[str, str], Infos]
 
@@ -27,42 +26,20 @@ class ForeignEpisodes:
     """
 
     def __init__(self, env: ParallelEnv | Callable[[], ParallelEnv]) -> None:
-        self._make = env if not isinstance(env, ParallelEnv) and callable(env) else _copier(env)
-        self._envs = [self._made()]
+        self._copies = Copies(env)
         self._live: dict[int, list[str]] = {}
-        self._next_seed = 0
-        # A wrapped TextEnv counts its rows for itself; copies of it would all play the same ones.
-        inner = self._envs[0].unwrapped
-        self._rows = copy.deepcopy(inner) if isinstance(inner, TextEnv) else None
-        agents = getattr(self._envs[0], "possible_agents", None)
-        if not agents:
-            raise TypeError(f"env ({self._envs[0]}) must define possible_agents")
-        self.possible_agents: list[str] = list(agents)
+        self.possible_agents = self._copies.possible_agents
 
     def reset(self, starts: Sequence[Any], num_generations: int) -> list[Started]:
         """Begin episodes, each in a copy of its own."""
-        plans = [self._plan(start.seed, start.options) for start in starts]
+        plans = [self._copies.plan(start.seed, start.options) for start in starts]
         plans = [plan for plan in plans for _ in range(num_generations)]
-        while len(self._envs) < len(plans):
-            self._envs.append(self._made())
+        self._copies.grow(len(plans))
         return [self._begin(index, seed, options) for index, (seed, options) in enumerate(plans)]
 
-    def _plan(
-        self, seed: int | None, options: Mapping[str, Any] | None
-    ) -> tuple[int | None, dict[str, Any] | None]:
-        """The arguments of the reset that copies can be given without drifting apart."""
-        options = None if options is None else dict(options)
-        if self._rows is not None:
-            origin = self._rows.next_origin(seed, options)
-            return seed, {**(options or {}), "item": origin.item, "row": origin.row}
-        if seed is None:
-            seed, self._next_seed = self._next_seed, self._next_seed + 1
-        return seed, options
-
     def _begin(self, index: int, seed: int | None, options: dict[str, Any] | None) -> Started:
-        env = self._envs[index]
-        with noted(f"resetting episode {index} of {env} with seed {seed}"):
-            shown, infos = env.reset(seed=seed, options=options)
+        env = self._copies[index]
+        shown, infos = self._copies.reset(index, seed, options)
         self._live[index] = agents = list(env.agents)
         _check_texts(shown, agents, f"the reset of episode {index} of {env}")
         return list(agents), dict(shown), dict(infos)
@@ -78,7 +55,7 @@ class ForeignEpisodes:
         ]
 
     def _step_one(self, index: int, action: Mapping[str, str]) -> tuple[list[str], StepResult]:
-        env = self._envs[index]
+        env = self._copies[index]
         with noted(f"stepping episode {index} of {env}"):
             returned = env.step(dict(action))
         where = f"the step of episode {index} of {env}"
@@ -92,30 +69,7 @@ class ForeignEpisodes:
 
     def close(self) -> None:
         """Close the copies."""
-        for env in self._envs:
-            env.close()
-
-    def _made(self) -> ParallelEnv:
-        env = self._make()
-        if not isinstance(env, ParallelEnv):
-            raise TypeError(f"the environment factory returned {env!r}, not a ParallelEnv")
-        return env
-
-
-def _copier(env: Any) -> Callable[[], ParallelEnv]:
-    if isinstance(env, AECEnv):
-        raise TypeError(
-            f"env ({env}) is an AEC environment; pass the parallel one, as from "
-            "pettingzoo.utils.aec_to_parallel"
-        )
-    if not isinstance(env, ParallelEnv):
-        raise TypeError(f"env ({env!r}) must be a PettingZoo ParallelEnv, or a function making one")
-
-    def copied() -> ParallelEnv:
-        with noted(f"copying {env}; pass a function that makes the environment if it cannot be"):
-            return copy.deepcopy(env)
-
-    return copied
+        self._copies.close()
 
 
 def _ended(agent: str, result: StepResult) -> bool:

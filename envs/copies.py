@@ -1,0 +1,103 @@
+"""Copies of one environment, one per running episode, that do not all play the same."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
+
+from marlogue.envs.callbacks import noted
+from marlogue.envs.text_env import TextEnv
+
+
+class Copies:
+    """Grows a list of copies of a parallel environment, and says how each episode begins.
+
+    Copies are made and seeded so that together they play what the one environment would have
+    played: around a `TextEnv` each unseeded reset takes the next row; any other environment gets
+    the next seed of a counter.
+
+    Args:
+        env: the environment, of which deep copies are made, or a function that makes it.
+
+    Attributes:
+        possible_agents: the agents' names.
+
+    Raises:
+        TypeError: when it is not a `ParallelEnv`, or does not name its possible agents.
+    """
+
+    def __init__(self, env: ParallelEnv | Callable[[], ParallelEnv]) -> None:
+        self._make = env if not isinstance(env, ParallelEnv) and callable(env) else _copier(env)
+        self._envs = [self._made()]
+        self._next_seed = 0
+        # A wrapped TextEnv counts its rows for itself; copies of it would all play the same ones.
+        inner = self._envs[0].unwrapped
+        self._rows = copy.deepcopy(inner) if isinstance(inner, TextEnv) else None
+        agents = getattr(self._envs[0], "possible_agents", None)
+        if not agents:
+            raise TypeError(f"env ({self._envs[0]}) must define possible_agents")
+        self.possible_agents: list[str] = list(agents)
+
+    def __len__(self) -> int:
+        return len(self._envs)
+
+    def __getitem__(self, index: int) -> ParallelEnv:
+        return self._envs[index]
+
+    def grow(self, count: int) -> None:
+        """See that there are at least `count` copies."""
+        while len(self._envs) < count:
+            self._envs.append(self._made())
+
+    def plan(
+        self, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[int | None, dict[str, Any] | None]:
+        """The arguments of a reset, of any copy, that begins the next episode.
+
+        Args:
+            seed: begins the order of rows (or the counter of seeds) anew.
+            options: passed on.
+        """
+        options = None if options is None else dict(options)
+        if self._rows is not None:
+            origin = self._rows.next_origin(seed, options)
+            return seed, {**(options or {}), "item": origin.item, "row": origin.row}
+        if seed is None:
+            seed, self._next_seed = self._next_seed, self._next_seed + 1
+        return seed, options
+
+    def reset(self, index: int, seed: int | None, options: dict[str, Any] | None) -> Any:
+        """Reset a copy with the arguments of a plan; returns what it returns."""
+        env = self._envs[index]
+        with noted(f"resetting episode {index} of {env} with seed {seed}"):
+            return env.reset(seed=seed, options=options)
+
+    def close(self) -> None:
+        """Close the copies."""
+        for env in self._envs:
+            env.close()
+
+    def _made(self) -> ParallelEnv:
+        env = self._make()
+        if not isinstance(env, ParallelEnv):
+            raise TypeError(f"the environment factory returned {env!r}, not a ParallelEnv")
+        return env
+
+
+def _copier(env: Any) -> Callable[[], ParallelEnv]:
+    if isinstance(env, AECEnv):
+        raise TypeError(
+            f"env ({env}) is an AEC environment; pass the parallel one, as from "
+            "pettingzoo.utils.aec_to_parallel"
+        )
+    if not isinstance(env, ParallelEnv):
+        raise TypeError(f"env ({env!r}) must be a PettingZoo ParallelEnv, or a function making one")
+
+    def copied() -> ParallelEnv:
+        with noted(f"copying {env}; pass a function that makes the environment if it cannot be"):
+            return copy.deepcopy(env)
+
+    return copied

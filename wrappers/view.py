@@ -1,0 +1,210 @@
+"""What all views of a text environment have in common."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from gymnasium.spaces import Space, Text
+from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
+from pettingzoo.utils import BaseParallelWrapper  # type: ignore[import-untyped]
+
+from marlogue.envs.episodes import WAITS, Infos, StepResult, check_agents
+
+
+class View(BaseParallelWrapper):  # type: ignore[misc]
+    """A parallel environment seen through other spaces.
+
+    A view changes observations in `observe`, actions in `act`, and declares the spaces that go with
+    that by `observation_spaces` and `action_spaces`. Seeds, options, agents and everything else
+    are those of the environment inside. Views go around each other; see docs/plugging_in.md for
+    the order.
+
+    What the innermost environment shows, and what it is given, is checked against its own
+    spaces; what a policy does, against the view's.
+
+    Args:
+        env: the environment to look at.
+
+    Attributes:
+        observation_spaces, action_spaces: agent to space.
+
+    Raises:
+        TypeError: when `env` is not a PettingZoo `ParallelEnv`.
+    """
+
+    shared: ClassVar[tuple[str, ...]] = ()
+    """Attributes that a deep copy shares with its original (models, callables of the user)."""
+
+    def __init__(self, env: ParallelEnv) -> None:
+        if not isinstance(env, ParallelEnv):
+            raise TypeError(
+                f"env ({env!r}) must be a PettingZoo ParallelEnv; convert an AEC environment with "
+                "pettingzoo.utils.aec_to_parallel"
+            )
+        super().__init__(env)
+        agents = list(env.possible_agents)
+        self.observation_spaces: dict[str, Space[Any]] = {
+            agent: env.observation_space(agent) for agent in agents
+        }
+        self.action_spaces: dict[str, Space[Any]] = {
+            agent: env.action_space(agent) for agent in agents
+        }
+
+    def observe(self, agent: str, observation: Any, info: dict[str, Any]) -> Any:
+        """What the agent is shown in place of `observation`.
+
+        Args:
+            agent: its name; it is in `self.agents` unless the episode has ended for it.
+            observation: as the environment inside showed it.
+            info: the agent's info, in a dict that may be changed here.
+        """
+        return observation
+
+    def act(self, agent: str, action: Any) -> Any:
+        """What the environment inside is given in place of `action`, which is in the space."""
+        return action
+
+    def begin(self) -> None:
+        """Forget the last episode; called by `reset` before anything is observed."""
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        """The space of what the agent is shown; the same object at every call."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Space[Any]:
+        """The space of what the agent may do; the same object at every call."""
+        return self.action_spaces[agent]
+
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], Infos]:
+        """Start an episode; see the environment inside for seed and options."""
+        shown, infos = self.env.reset(seed=seed, options=options)
+        self.begin()
+        return self._show(shown, infos)
+
+    def step(self, actions: Mapping[str, Any]) -> StepResult:
+        """Play one turn.
+
+        Raises:
+            RuntimeError: when no episode is running.
+            ValueError: when agents are missing or unknown, or an action is outside its space. The
+                environment is then as it was before.
+        """
+        self.check_actions(actions)
+        inner = {agent: self.act(agent, action) for agent, action in actions.items()}
+        return self.step_inside(inner)
+
+    def step_inside(self, actions: Mapping[str, Any]) -> StepResult:
+        """Step the environment inside with its own kind of actions, and show the result."""
+        for agent, action in actions.items():
+            self._check_given(agent, action)
+        shown, rewards, terminations, truncations, infos = self.env.step(actions)
+        shown, infos = self._show(shown, infos)
+        return StepResult(shown, dict(rewards), dict(terminations), dict(truncations), infos)
+
+    def check_actions(self, actions: Mapping[str, Any]) -> None:
+        """Refuse a step before reset or after the end, and actions outside their spaces."""
+        if not self.agents:
+            raise RuntimeError("step was called without a running episode; call reset first")
+        check_agents(actions, self.agents)
+        for agent, action in actions.items():
+            if not self.action_space(agent).contains(action):
+                raise ValueError(
+                    f"the action of {agent} ({action!r}) must be in its action space, "
+                    f"{self.action_space(agent)}"
+                )
+
+    def _show(
+        self, shown: Mapping[str, Any], infos: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], Infos]:
+        fresh = {key: dict(info) for key, info in infos.items()}
+        seen = {}
+        for agent, observation in shown.items():
+            self._check_shown(agent, observation)
+            seen[agent] = self.observe(agent, observation, fresh.setdefault(agent, {}))
+        return seen, fresh
+
+    def _check_shown(self, agent: str, observation: Any) -> None:
+        space = self.env.observation_space(agent)
+        if not isinstance(self.env, View) and not space.contains(observation):
+            raise ValueError(
+                f"the observation of {agent} ({observation!r}) is not in the observation space "
+                f"({space}) that {self.env} declares; mend the environment's space "
+                "(marlogue.envs.UnicodeText contains any text)"
+            )
+
+    def _check_given(self, agent: str, action: Any) -> None:
+        space = self.env.action_space(agent)
+        if not isinstance(self.env, View) and not space.contains(action):
+            raise ValueError(
+                f"{type(self).__name__} makes {action!r} of the action of {agent}, which is not in "
+                f"the action space ({space}) that {self.env} declares; mend one or the other "
+                "(marlogue.envs.UnicodeText contains any text)"
+            )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> View:
+        twin = copy.copy(self)
+        memo[id(self)] = twin
+        for name, value in self.__dict__.items():
+            if name not in self.shared:
+                setattr(twin, name, copy.deepcopy(value, memo))
+        return twin
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}<{self.env}>"
+
+
+def require_texts(env: ParallelEnv, view: str, *, observations: bool, actions: bool) -> None:
+    """Refuse an environment that does not speak in texts, where a view needs them.
+
+    Args:
+        env: the environment inside.
+        view: the view's name, for the message.
+        observations: whether observations must be texts.
+        actions: whether actions must be texts.
+
+    Raises:
+        TypeError: names agent and space.
+    """
+    for needed, kind in ((observations, "observation"), (actions, "action")):
+        for agent in env.possible_agents if needed else ():
+            space = getattr(env, f"{kind}_space")(agent)
+            if not isinstance(space, Text) and not space.contains("text"):
+                raise TypeError(
+                    f"{view} needs an environment whose {kind}s are texts; the {kind} space of "
+                    f"{agent} is {space}. Put {view} nearer to the text environment than the view "
+                    "that changes its texts"
+                )
+
+
+def alike(env: ParallelEnv, target: str) -> tuple[Space[Any], Space[Any]]:
+    """The observation and action space that all agents share.
+
+    Args:
+        env: the environment.
+        target: what needs them alike, for the message.
+
+    Raises:
+        ValueError: when agents differ; names them and their spaces.
+    """
+    shared = []
+    for kind in ("observation_space", "action_space"):
+        spaces = {agent: getattr(env, kind)(agent) for agent in env.possible_agents}
+        first = next(iter(spaces))
+        for agent, space in spaces.items():
+            if space != spaces[first]:
+                raise ValueError(
+                    f"{target} needs agents with one {kind}; that of {first} is {spaces[first]}, "
+                    f"that of {agent} is {space}. Give the views one length or number of "
+                    "candidates for all agents"
+                )
+        shared.append(spaces[first])
+    return shared[0], shared[1]
+
+
+def waits(info: Mapping[str, Any]) -> bool:
+    """Whether the environment says that it is not this agent's turn (see `marlogue.envs.WAITS`)."""
+    return bool(info.get(WAITS, False))
