@@ -10,7 +10,7 @@ from typing import Any
 from marlogue.agents import Completion, LLMPolicy, SamplingParams
 from marlogue.algorithms.returns import expected_returns
 from marlogue.algorithms.sample import Joint, Sample
-from marlogue.envs import BatchRunner, Episode, Start, StepResult
+from marlogue.envs import WAITS, BatchRunner, Episode, Start, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Collector:
                 record.open_turn(answer)
             results = self.runner.step(
                 [record.episode for record in running],
-                [{agent: c.text for agent, c in answer.items()} for answer in answers],
+                [record.actions(answer) for record, answer in zip(running, answers, strict=True)],
             )
             for record, result in zip(running, results, strict=True):
                 record.close_turn(result)
@@ -129,6 +129,14 @@ class Collector:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Where agents were cut off: the turn that would have followed, and what the team saw then."""
+
+    turn: int
+    seen: dict[str, str]
+
+
 class _Record:
     """The samples of one episode while it is played."""
 
@@ -140,14 +148,24 @@ class _Record:
         self.samples: list[Sample] = []
         self.turn = 0
         self._latest: dict[str, Sample] = {}
-        self._final: dict[str, dict[str, str]] = {}  # agent cut off -> what the team saw then
+        self._final: dict[str, _Cut] = {}
 
     @property
     def questions(self) -> dict[str, str]:
-        """The prompts to answer: of the live agents, and after the end of those cut off."""
+        """The prompts to answer: of the live agents whose turn it is, and after the end of those
+        that were cut off."""
         if self.episode.agents:
-            return {agent: self.episode.observations[agent] for agent in self.episode.agents}
-        return {agent: seen[agent] for agent, seen in self._final.items()}
+            shown = self.episode.observations
+            return {agent: shown[agent] for agent in self.episode.agents if not self._waits(agent)}
+        return {agent: cut.seen[agent] for agent, cut in self._final.items()}
+
+    def actions(self, answer: dict[str, Completion]) -> dict[str, str]:
+        """What each live agent does; who waits says nothing."""
+        said = {agent: completion.text for agent, completion in answer.items()}
+        return {agent: said.get(agent, "") for agent in self.episode.agents}
+
+    def _waits(self, agent: str) -> bool:
+        return bool(self.episode.infos.get(agent, {}).get(WAITS, False))
 
     @property
     def cut_off(self) -> bool:
@@ -158,44 +176,53 @@ class _Record:
         return (self.item_idx, self.episode.generation, self.turn, self.agent_index[agent])
 
     def open_turn(self, answer: dict[str, Completion]) -> None:
-        joint = self._joint(self.questions, answer)
-        for agent in self.episode.agents:
-            sample = self._sample(agent, joint, answer[agent])
+        """A sample of each agent that answers. One that waits is seen by the team, no more."""
+        seen = {agent: self.episode.observations[agent] for agent in self.episode.agents}
+        joint = self._joint(seen, answer)
+        for agent, completion in answer.items():
+            sample = self._sample(agent, joint, completion)
             if agent in self._latest:
                 self._latest[agent].next = sample
             self._latest[agent] = sample
             self.samples.append(sample)
 
     def close_turn(self, result: StepResult) -> None:
+        """Credit each agent's latest sample: with what it earned by answering, and with what came
+        in while it waited."""
         for agent, sample in self._latest.items():
-            if agent not in result.rewards or sample.turn_idx != self.turn:
+            if agent not in result.rewards:
                 continue
-            sample.reward = float(result.rewards[agent])
-            sample.abstained = bool(result.infos.get(agent, {}).get("abstained", False))
+            reward = float(result.rewards[agent])
+            abstained = bool(result.infos.get(agent, {}).get("abstained", False))
+            if sample.turn_idx == self.turn:
+                sample.reward, sample.abstained = reward, abstained
+            elif not abstained:
+                sample.reward, sample.abstained = sample.reward + reward, False
             if result.truncations[agent] and not result.terminations[agent]:
-                self._final[agent] = dict(result.observations)
-                if agent not in result.observations:
-                    raise ValueError(
-                        f"the environment truncated {agent} in turn {self.turn} without an "
-                        "observation for it; it must show what a value can be bootstrapped from."
-                    )
+                self._cut_off(agent, result)
         self.turn += 1
+
+    def _cut_off(self, agent: str, result: StepResult) -> None:
+        if agent not in result.observations:
+            raise ValueError(
+                f"the environment truncated {agent} in turn {self.turn} without an observation for "
+                "it; it must show what a value can be bootstrapped from."
+            )
+        self._final[agent] = _Cut(self.turn + 1, dict(result.observations))
 
     def add_final_observations(self, answer: dict[str, Completion]) -> None:
         """Give each agent that was cut off a next step to bootstrap from."""
-        for agent, seen in self._final.items():
-            joint = self._joint(seen, self._answers_beside(agent, answer))
+        for agent, cut in self._final.items():
+            joint = self._joint(cut.seen, self._answers_beside(cut.turn, answer))
             final = self._sample(agent, joint, answer[agent])
             final.is_final_observation = True
             self._latest[agent].next = final
 
-    def _answers_beside(self, agent: str, answer: dict[str, Completion]) -> dict[str, Completion]:
-        """What the team answered in the turn after an agent was cut off: those who went on, what
-        they played; those cut off with it, their answers to what they saw last."""
-        turn = self._latest[agent].turn_idx + 1
-        together = {a for a in self._final if self._latest[a].turn_idx + 1 == turn}
+    def _answers_beside(self, turn: int, answer: dict[str, Completion]) -> dict[str, Completion]:
+        """What the team answered in the turn after agents were cut off: those who went on, what
+        they played; those cut off together, their answers to what they saw last."""
         played = {s.agent: s.action for s in self.samples if s.turn_idx == turn}
-        return played | {a: c for a, c in answer.items() if a in together}
+        return played | {a: c for a, c in answer.items() if self._final[a].turn == turn}
 
     def finish(self) -> None:
         for agent in self.agents:
