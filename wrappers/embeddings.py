@@ -1,0 +1,202 @@
+"""Prompts as vectors, by any function, and one that needs no model."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
+from typing_extensions import override
+
+from marlogue.envs.callbacks import callback_name, kind_of, noted, require_callable, require_result
+from marlogue.envs.task import whole_number
+from marlogue.wrappers.view import View, require_texts
+
+PROBE = "text"
+"""The prompt with which the size of an embedding is measured."""
+
+
+class EmbedObservations(View):
+    """Prompts become `Box(low, high, (D,), float32)`.
+
+    The last prompt of an agent whose episode has ended is embedded, too: a learner that
+    bootstraps truncated episodes needs it.
+
+    Args:
+        env: an environment whose observations are texts.
+        embed: `embed(prompt) -> [D]`: a list, an array or a tensor of D numbers. Ready ones are
+            `HashedNgrams` and `marlogue.wrappers.hidden_states.PooledHidden`.
+        size: D; None calls `embed` once to measure it.
+        low, high: bounds of each number, for learners that scale by them.
+
+    Raises:
+        TypeError: when an argument has a wrong type, or the environment's observations are not
+            texts.
+        ValueError: when an embedding is no vector of D finite numbers within the bounds; names
+            agent and function.
+    """
+
+    shared: ClassVar[tuple[str, ...]] = ("embed",)
+
+    def __init__(
+        self,
+        env: ParallelEnv,
+        embed: Callable[[str], Any],
+        *,
+        size: int | None = None,
+        low: float = -np.inf,
+        high: float = np.inf,
+    ) -> None:
+        super().__init__(env)
+        require_texts(env, "EmbedObservations", observations=True, actions=False)
+        require_callable(embed, "embed")
+        if not low < high:
+            raise ValueError(f"low ({low}) and high ({high}) must be low < high")
+        self.embed = embed
+        self.low, self.high = float(low), float(high)
+        self._bounded = np.isfinite((low, high)).any()
+        self.size = whole_number("size", size) if size is not None else self._measured()
+        self.observation_spaces = {
+            agent: Box(self.low, self.high, (self.size,), np.float32)
+            for agent in env.possible_agents
+        }
+
+    @override
+    def observe(self, agent: str, observation: str, info: dict[str, Any]) -> NDArray[np.float32]:
+        with noted(f"embedding the prompt of {agent}"):
+            vector = self._vector(observation, f"for {agent}")
+        if vector.shape != (self.size,):
+            raise ValueError(
+                f"embed ({callback_name(self.embed)}) must return {self.size} numbers for {agent}, "
+                f"as at first; it returned an array of shape {vector.shape}"
+            )
+        return vector
+
+    def _measured(self) -> int:
+        with noted(f"measuring the size of embeddings on {PROBE!r}; set size to leave that out"):
+            vector = self._vector(PROBE, f"for {PROBE!r}")
+        if vector.ndim != 1 or not vector.size:
+            raise ValueError(
+                f"embed ({callback_name(self.embed)}) must return a vector; it returned an array "
+                f"of shape {vector.shape} for {PROBE!r}"
+            )
+        return int(vector.size)
+
+    def _vector(self, prompt: str, where: str) -> NDArray[np.float32]:
+        """What `embed` makes of a prompt, as a float32 array of its own."""
+        returned = self.embed(prompt)
+        require_result(returned, "embed", self.embed)
+        blamed = f"embed ({callback_name(self.embed)}) must return"
+        if hasattr(returned, "detach"):  # a tensor, on any device and of any dtype
+            returned = returned.detach().cpu().float()
+        try:
+            numbers = np.asarray(returned)
+            with np.errstate(over="ignore"):
+                vector = numbers.astype(np.float32)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{blamed} numbers {where}, not {kind_of(returned)}: {error}"
+            ) from None
+        if not np.isfinite(vector).all():
+            first = int(np.flatnonzero(~np.isfinite(vector))[0])
+            raise ValueError(
+                f"{blamed} finite numbers {where}; number {first} is {numbers.flat[first]}"
+            )
+        if self._bounded and ((vector < self.low).any() or (vector > self.high).any()):
+            raise ValueError(
+                f"{blamed} numbers from {self.low} to {self.high} {where}, not {vector.min()} to "
+                f"{vector.max()}; set low and high"
+            )
+        return vector
+
+
+class HashedNgrams:
+    """Embed a text by the n-grams in it, without a model: `embed(prompt) -> float32 [size]`.
+
+    Each n-gram is hashed to some of the `size` places, with a sign for each; the signs are added
+    up, and the vector is scaled to length 1. A text without words gives zeros. The same in every
+    process and on every machine. That two different short texts get the same vector is next to
+    impossible, since all their places and signs would have to be the same.
+
+    Args:
+        size: D.
+        words: lengths of the sequences of words. A word is a run of letters and digits, any other
+            visible character one by itself; case counts.
+        characters: lengths of the sequences of characters; none by default.
+        hashes: places of an n-gram. With 1, and few n-grams, vectors are sparse, and short texts
+            may collide when `size` is small.
+        seed: draws other places.
+
+    Raises:
+        TypeError, ValueError: when an argument is no whole number in its range, or there are no
+            n-grams.
+    """
+
+    def __init__(
+        self,
+        size: int = 256,
+        words: Sequence[int] = (1, 2, 3),
+        *,
+        characters: Sequence[int] = (),
+        hashes: int = 4,
+        seed: int = 0,
+    ) -> None:
+        self.size = whole_number("size", size)
+        self.words = tuple(whole_number("words", length) for length in words)
+        self.characters = tuple(whole_number("characters", length) for length in characters)
+        if not self.words and not self.characters:
+            raise ValueError("words and characters must not both be empty; set words=(1,)")
+        self.hashes = whole_number("hashes", hashes)
+        self.seed = whole_number("seed", seed, 0)
+        # One row per hash function. A word of one letter and that letter are two n-grams, hence
+        # the kinds.
+        kinds = np.arange(2, dtype=np.uint64) + np.uint64(2 * (self.seed % 2**62))
+        self._starts = _mix(kinds + np.uint64(1))
+        self._salts = _mix(np.arange(1, self.hashes + 1, dtype=np.uint64))[:, np.newaxis]
+
+    def __call__(self, prompt: str) -> NDArray[np.float32]:
+        """Embed a text."""
+        runs = []
+        if self.words:
+            found = _WORD.findall(prompt)
+            ids = [zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in found]
+            runs += _runs(np.array(ids, dtype=np.uint64), self.words, self._starts[0])
+        if self.characters:
+            points = np.frombuffer(prompt.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+            runs += _runs(points.astype(np.uint64), self.characters, self._starts[1])
+        mixed = _mix(np.concatenate(runs) ^ self._salts).ravel()
+        places = (mixed % np.uint64(self.size)).astype(np.intp)
+        signs = np.where(mixed >> np.uint64(63), -1.0, 1.0)
+        vector = np.bincount(places, weights=signs, minlength=self.size)
+        norm = np.sqrt(vector @ vector)
+        return (vector / norm if norm else vector).astype(np.float32)
+
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _runs(
+    ids: NDArray[np.uint64], lengths: Sequence[int], start: np.uint64
+) -> list[NDArray[np.uint64]]:
+    """A number for every run of ids, as one array per length of run: a polynomial in `_FACTOR`."""
+    runs = []
+    for length in lengths:
+        count = max(0, len(ids) - length + 1)
+        run = np.full(count, start)
+        for offset in range(length):
+            run = run * _FACTOR + ids[offset : offset + count]
+        runs.append(run)
+    return runs
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Scramble 64-bit numbers: the finaliser of splitmix64 (Steele et al. 2014)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
