@@ -16,10 +16,28 @@ FOLDERS = ("envs", "agents", "algorithms", "wrappers")
 SOURCES = [ROOT / "src/marlogue", *(ROOT / folder for folder in FOLDERS)]
 # A module is imported under another name than its distribution has.
 DISTRIBUTIONS = {
+    "gem": "gem-llm",
+    "openenv": "openenv-core",
+    "sb3_contrib": "sb3-contrib",
     "stable_baselines3": "stable-baselines3",
+    "tensordict": "torchrl",  # which requires it
     "typing_extensions": "typing-extensions",
     "yaml": "pyyaml",
 }
+
+LIBRARIES = (
+    "sb3",
+    "torchrl",
+    "benchmarl",
+    "rllib",
+    "agilerl",
+    "trl",
+    "verifiers",
+    "openenv",
+    "textarena",
+    "gem",
+)
+GROUPS = ("together", "benchmarl", "rllib", "agilerl")
 
 
 def read_setup() -> ConfigParser:
@@ -76,7 +94,7 @@ def test_imports_are_required() -> None:
     setup = read_setup()
     required = requirement_names(setup["options"]["install_requires"])
     extras = set[str]()
-    for name in ("smollm2", "plot", "wandb"):
+    for name in ("smollm2", "plot", "wandb", *LIBRARIES):
         extras |= requirement_names(setup["options.extras_require"][name])
     known = required | extras | {"marlogue"}
     missing = {
@@ -96,6 +114,33 @@ def test_requirements_are_pinned() -> None:
     wanted = requirement_names(setup["options"]["install_requires"])
     wanted |= requirement_names(setup["options.extras_require"]["dev"])
     assert wanted - pinned == set()
+
+
+def group_extras(group: str) -> set[str]:
+    """Return the extras that the tests of a group install."""
+    (named,) = read_setup()["options.extras_require"][f"test-{group}"].strip().split("\n")
+    return set(named.removeprefix("marlogue[").removesuffix("]").split(","))
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_libraries_of_a_group_are_pinned(group: str) -> None:
+    pins = (ROOT / "constraints" / f"{group}.txt").read_text(encoding="utf-8")
+    pinned = {name.replace("_", "-") for name in requirement_names(pins)}
+    setup = read_setup()
+    wanted = requirement_names(setup["options"]["install_requires"])
+    for extra in group_extras(group):
+        wanted |= requirement_names(setup["options.extras_require"][extra])
+    assert wanted - pinned == set()
+
+
+def test_every_library_is_tested_in_a_group() -> None:
+    assert set[str]().union(*map(group_extras, GROUPS)) == {*LIBRARIES, "test"}
+
+
+def test_continuous_integration_runs_every_group() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert f"groups := {' '.join(GROUPS)}\n" in makefile
+    assert " ".join(GROUPS) in (ROOT / ".ci/run").read_text(encoding="utf-8")
 
 
 def test_extra_dev_has_what_the_small_model_needs() -> None:
