@@ -111,11 +111,15 @@ class View(BaseParallelWrapper):  # type: ignore[misc]
             raise RuntimeError("step was called without a running episode; call reset first")
         check_agents(actions, self.agents)
         for agent, action in actions.items():
-            if not self.action_space(agent).contains(action):
-                raise ValueError(
-                    f"the action of {agent} ({action!r}) must be in its action space, "
-                    f"{self.action_space(agent)}"
-                )
+            self.check_action(agent, action)
+
+    def check_action(self, agent: str, action: Any) -> None:
+        """Refuse an action outside the agent's space."""
+        if not self.action_space(agent).contains(action):
+            raise ValueError(
+                f"the action of {agent} ({action!r}) must be in its action space, "
+                f"{self.action_space(agent)}"
+            )
 
     def _show(
         self, shown: Mapping[str, Any], infos: Mapping[str, Any]

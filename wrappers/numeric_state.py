@@ -1,0 +1,196 @@
+"""Numbers in place of texts in `state()` and infos."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Space, Text, Tuple
+from gymnasium.spaces.utils import flatten, flatten_space
+from numpy.typing import NDArray
+from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
+from typing_extensions import override
+
+from marlogue.envs.callbacks import callback_name, kind_of, noted, require_callable, require_result
+from marlogue.envs.episodes import COMMON, Infos
+from marlogue.wrappers.view import View
+
+MASK = "action_mask"
+PROBE = "text"
+
+
+class NumericState(View):
+    """A numeric `state()`, and infos without texts; observations and actions stay as they are.
+
+    The state is a float32 vector: the agents' observations, flattened by
+    `gymnasium.spaces.utils.flatten` and put one behind the other in the order of `possible_agents`
+    (zeros for an agent that was shown nothing in the last step), or what `embed` makes of the text
+    state inside. Infos keep their numbers and numeric arrays; `__common__` and `info_keys` see
+    below.
+
+    Args:
+        env: the environment. Unless `embed` is given its observations are numbers.
+        embed: `embed(state) -> [D]`, called by `state()` with the text that `state()` of the
+            environment inside returns, and once at first to measure D. `HashedNgrams` is one.
+        info_keys: the keys that every info of an agent has, as floats; 0.0 where the environment
+            gives none, or None. All others are left out, but for `action_mask`. For libraries that
+            need the same keys in every step (TorchRL). None: keep what is numeric.
+
+    `infos["__common__"]`, the facts about the team, is dropped in either case: not every library
+    tells it from an agent.
+
+    Attributes:
+        state_space: `Box(low, high, (D,), float32)`.
+
+    Raises:
+        TypeError: when observations are texts and there is no `embed`, when an argument has a wrong
+            type, when the state inside is no text, or when an info of `info_keys` is no number.
+        ValueError: when `embed` does not return D finite numbers.
+    """
+
+    shared: ClassVar[tuple[str, ...]] = ("embed",)
+
+    def __init__(
+        self,
+        env: ParallelEnv,
+        embed: Callable[[str], Any] | None = None,
+        info_keys: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(env)
+        self.info_keys = None if info_keys is None else _keys(info_keys)
+        self.embed = embed
+        self._flat: dict[str, NDArray[np.float32]] = {}
+        if embed is None:
+            self._boxes = {agent: self._box(agent) for agent in env.possible_agents}
+            self.state_space = _joined(list(self._boxes.values()))
+        else:
+            require_callable(embed, "embed")
+            with noted(f"measuring the size of embeddings on {PROBE!r}"):
+                size = len(_vector(embed, PROBE))
+            self.state_space = Box(-np.inf, np.inf, (size,), np.float32)
+
+    def state(self) -> NDArray[np.float32]:
+        """The global state as of the last reset or step, `[D]`, float32, in a fresh array.
+
+        Raises:
+            RuntimeError: before the first reset.
+        """
+        if self.embed is None:
+            if not self._flat:
+                raise RuntimeError("state was called before reset; call reset first")
+            return np.concatenate(
+                [
+                    self._flat.get(agent, np.zeros(box.shape, np.float32))
+                    for agent, box in self._boxes.items()
+                ]
+            )
+        text = self.env.state()
+        if not isinstance(text, str):
+            raise TypeError(
+                f"embed needs an environment whose state() is a text; that of {self.env} returns "
+                f"{kind_of(text)}. Leave embed out to put the agents' observations together"
+            )
+        with noted(f"embedding the state of {self.env}"):
+            vector = _vector(self.embed, text)
+        if vector.shape != self.state_space.shape:
+            raise ValueError(
+                f"embed ({callback_name(self.embed)}) must return {self.state_space.shape[0]} "
+                f"numbers, as at first, not {len(vector)}"
+            )
+        return vector
+
+    @override
+    def _show(
+        self, shown: Mapping[str, Any], infos: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], Infos]:
+        seen, fresh = super()._show(shown, infos)
+        if self.embed is None:
+            self._flat = {
+                agent: np.array(flatten(self.observation_spaces[agent], seen[agent]), np.float32)
+                for agent in self._boxes
+                if agent in seen
+            }
+        return seen, {
+            agent: self._numeric(agent, info) for agent, info in fresh.items() if agent != COMMON
+        }
+
+    def _numeric(self, agent: str, info: Mapping[str, Any]) -> dict[str, Any]:
+        if self.info_keys is None:
+            return {key: value for key, value in info.items() if _is_numeric(value)}
+        kept: dict[str, Any] = {}
+        for key in self.info_keys:
+            value = info.get(key)
+            if value is not None and not _is_number(value):
+                raise TypeError(
+                    f"infos[{agent!r}][{key!r}] ({value!r}) must be a number to be kept; take "
+                    f"{key!r} out of info_keys"
+                )
+            kept[key] = 0.0 if value is None else float(value)
+        return kept if MASK not in info else {**kept, MASK: info[MASK]}
+
+    def _box(self, agent: str) -> Box:
+        space = self.observation_spaces[agent]
+        try:
+            flat = None if _holds_text(space) else flatten_space(space)
+        except NotImplementedError:  # a kind of space that gymnasium does not know
+            flat = None
+        if not isinstance(flat, Box):
+            raise TypeError(
+                f"NumericState needs numeric observations of one size; the observation space of "
+                f"{agent} is {space}. Put EmbedObservations or TokenObservations inside, or set "
+                "embed to make numbers of the text state"
+            )
+        return flat
+
+
+def _keys(info_keys: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(info_keys, str) or not all(isinstance(key, str) for key in info_keys):
+        raise TypeError(f"info_keys ({info_keys!r}) must be a list of keys (str)")
+    return tuple(info_keys)
+
+
+def _holds_text(space: Space[Any]) -> bool:
+    if isinstance(space, Dict):
+        return any(_holds_text(inner) for inner in space.values())
+    if isinstance(space, Tuple):
+        return any(_holds_text(inner) for inner in space)
+    # A Box warns when it is asked about a text.
+    return isinstance(space, Text) or (not isinstance(space, Box) and space.contains(PROBE))
+
+
+def _joined(boxes: Sequence[Box]) -> Box:
+    """The space of the boxes' vectors one behind the other, zeros always included."""
+    lows = np.concatenate([box.low for box in boxes]).astype(np.float32)
+    highs = np.concatenate([box.high for box in boxes]).astype(np.float32)
+    return Box(np.minimum(lows, 0.0), np.maximum(highs, 0.0), dtype=np.float32)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.ndim == 0 and _is_numeric(value)
+    return isinstance(value, int | float | np.bool_ | np.integer | np.floating)
+
+
+def _is_numeric(value: Any) -> bool:
+    return value.dtype.kind in "biuf" if isinstance(value, np.ndarray) else _is_number(value)
+
+
+def _vector(embed: Callable[[str], Any], text: str) -> NDArray[np.float32]:
+    """What `embed` makes of a text, as a fresh float32 array."""
+    returned = embed(text)
+    require_result(returned, "embed", embed)
+    if hasattr(returned, "detach"):  # a tensor, on any device and of any dtype
+        returned = returned.detach().cpu().float()
+    try:
+        vector = np.array(returned, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"embed ({callback_name(embed)}) must return numbers, not {kind_of(returned)}: {error}"
+        ) from None
+    if vector.ndim != 1 or not vector.size or not np.isfinite(vector).all():
+        raise ValueError(
+            f"embed ({callback_name(embed)}) must return a vector of finite numbers; it returned "
+            f"an array of shape {vector.shape}, {repr(vector)[:80]}"
+        )
+    return vector
