@@ -2,61 +2,25 @@
 
 from __future__ import annotations
 
-import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Discrete, Text
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
 
-from marlogue.envs.callbacks import (
-    accepted_keywords,
-    callback_name,
-    callback_signature,
-    kind_of,
-    noted,
-    require_callable,
-    require_result,
-)
+from marlogue.envs.callbacks import callback_name, kind_of, noted
 from marlogue.envs.episodes import Infos
-from marlogue.envs.task import whole_number
+from marlogue.envs.spaces import UnicodeText
+from marlogue.envs.task import flag, whole_number
+from marlogue.wrappers.candidate_sources import (
+    CandidateSource,
+    FixedCandidates,
+    Request,
+    as_source,
+)
 from marlogue.wrappers.view import View, require_texts, waits
-
-KEYWORDS = ("prompt", "agent", "info")
-"""What a callable that makes candidates may ask for."""
-
-
-class Request(NamedTuple):
-    """An agent that needs candidates.
-
-    Fields:
-        agent: its name.
-        prompt: what it is shown.
-        info: its info, read only.
-    """
-
-    agent: str
-    prompt: Any
-    info: Mapping[str, Any]
-
-
-class CandidateSource(ABC):
-    """Makes the candidates of all agents that move in a turn, at once.
-
-    Attributes:
-        num_candidates: the most texts in a list; None when that is not known beforehand.
-        reads_prompts: whether prompts must be texts.
-    """
-
-    num_candidates: int | None = None
-    reads_prompts: bool = False
-
-    @abstractmethod
-    def propose(self, requests: Sequence[Request]) -> Sequence[Sequence[str]]:
-        """One list of texts for each request."""
 
 
 class CandidateActions(View):
@@ -79,6 +43,8 @@ class CandidateActions(View):
         num_candidates: K; for a plain list its length unless given.
         fill: offered in place of candidates that are missing, for learners that read no masks;
             None masks those instead. With it, whatever a waiting agent chooses is accepted.
+        show: list the candidates under the prompt, one a line as "0: text". A learner that sees
+            only observations needs that when an action's text changes from prompt to prompt.
 
     Raises:
         TypeError: when an argument has a wrong type, or the environment's actions are not texts.
@@ -95,10 +61,13 @@ class CandidateActions(View):
         *,
         num_candidates: int | None = None,
         fill: str | None = None,
+        show: bool = False,
     ) -> None:
         super().__init__(env)
-        self.source = _source(candidates)
-        require_texts(env, "CandidateActions", observations=self.source.reads_prompts, actions=True)
+        self.source = as_source(candidates)
+        self.show = flag("show", show)
+        reads = self.show or self.source.reads_prompts
+        require_texts(env, "CandidateActions", observations=reads, actions=True)
         self.num_candidates = _count(num_candidates, self.source)
         self.fill = fill
         self._check_fill()
@@ -106,8 +75,21 @@ class CandidateActions(View):
             for agent in env.possible_agents:
                 self._checked(self.source.texts, agent, f"for {agent}")
         self.action_spaces = {agent: Discrete(self.num_candidates) for agent in env.possible_agents}
+        if self.show:
+            self.observation_spaces = {agent: self._listing(agent) for agent in env.possible_agents}
         self._texts: dict[str, list[str]] = {}
         self._turn = -1
+
+    def _listing(self, agent: str) -> UnicodeText:
+        """The space of a prompt with candidates under it."""
+        prompt, text = self.env.observation_space(agent), self.env.action_space(agent)
+        for space in (prompt, text):
+            if not isinstance(space, Text):
+                raise TypeError(
+                    f"show (True) needs Text spaces, whose lengths are known; {agent} has {space}"
+                )
+        line = len(_lines([""] * self.num_candidates)) + self.num_candidates * text.max_length
+        return UnicodeText(prompt.max_length + line, min_length=prompt.min_length)
 
     @override
     def begin(self) -> None:
@@ -141,6 +123,8 @@ class CandidateActions(View):
                 mask[len(texts) :] = 0
             fresh[agent]["action_mask"] = mask
             fresh[agent]["candidates"] = list(texts or ())
+            if self.show and texts is not None and not waits(fresh[agent]):
+                seen[agent] += _lines(texts)
         return seen, fresh
 
     def _propose(self, seen: Mapping[str, Any], infos: Infos) -> dict[str, list[str]]:
@@ -156,6 +140,11 @@ class CandidateActions(View):
             return texts
         with noted(f"making candidates for turn {self._turn} of {self.env}"):
             proposed = list(self.source.propose(requests))
+        if len(proposed) != len(requests):
+            raise ValueError(
+                f"candidates ({callback_name(self.source)}) must propose a list for each of "
+                f"{len(requests)} requests, not {len(proposed)} lists"
+            )
         for (agent, _, info), offered in zip(requests, proposed, strict=True):
             texts[agent] = self._checked(offered, agent, _where(agent, self._turn, info))
             if self.fill is not None:
@@ -197,101 +186,6 @@ class CandidateActions(View):
                 )
 
 
-class FixedCandidates(CandidateSource):
-    """The same texts for everybody, always."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self.texts = list(texts)
-        self.num_candidates = len(self.texts)
-
-    @override
-    def propose(self, requests: Sequence[Request]) -> list[list[str]]:
-        return [self.texts for _ in requests]
-
-
-class FieldCandidates(CandidateSource):
-    """The texts that stand in a field of the row."""
-
-    def __init__(self, field: str) -> None:
-        self.field = field
-
-    @override
-    def propose(self, requests: Sequence[Request]) -> list[Any]:
-        return [self._read(request) for request in requests]
-
-    def _read(self, request: Request) -> Any:
-        item = request.info.get("item")
-        if not isinstance(item, Mapping) or self.field not in item:
-            has = f"has {', '.join(map(repr, item))}" if isinstance(item, Mapping) else "is missing"
-            raise ValueError(
-                f"candidates ({self.field!r}) must name a field of infos[{request.agent!r}]"
-                f"['item'], which {has}; name one that is there, or pass a list or a function"
-            )
-        held = item[self.field]
-        if not isinstance(held, Mapping):
-            return held
-        if request.agent not in held:
-            raise ValueError(
-                f"the field {self.field!r} of the row must hold candidates of {request.agent}; it "
-                f"holds those of {', '.join(map(str, held))}"
-            )
-        return held[request.agent]
-
-
-class CalledCandidates(CandidateSource):
-    """The texts that a function returns."""
-
-    def __init__(self, func: Callable[..., Sequence[str]]) -> None:
-        require_callable(func, "candidates")
-        self.func = func
-        self.name = callback_name(func)
-        self.keywords = _settle_call(func)
-        self.reads_prompts = "prompt" in self.keywords
-
-    @override
-    def propose(self, requests: Sequence[Request]) -> list[Any]:
-        return [self._call(request) for request in requests]
-
-    def _call(self, request: Request) -> Any:
-        offered: dict[str, Any] = {"prompt": request.prompt, "agent": request.agent}
-        if "info" in self.keywords:
-            offered["info"] = copy.deepcopy(dict(request.info))
-        with noted(f"calling candidates ({self.name}) for {request.agent}"):
-            returned = self.func(**{name: offered[name] for name in self.keywords})
-        require_result(returned, "candidates", self.func)
-        return returned
-
-
-def _settle_call(func: Callable[..., Any]) -> tuple[str, ...]:
-    signature = callback_signature(func)
-    if signature is None:
-        return KEYWORDS
-    keywords = accepted_keywords(func, signature, KEYWORDS)
-    try:
-        signature.bind(**dict.fromkeys(keywords))
-    except TypeError as error:
-        raise TypeError(
-            f"candidates ({callback_name(func)}{signature}) cannot be called with keywords out of "
-            f"{', '.join(KEYWORDS)}: {error}"
-        ) from None
-    return keywords
-
-
-def _source(candidates: Any) -> CandidateSource:
-    if isinstance(candidates, CandidateSource):
-        return candidates
-    if isinstance(candidates, str):
-        return FieldCandidates(candidates)
-    if callable(candidates):
-        return CalledCandidates(candidates)
-    if isinstance(candidates, Sequence) and not isinstance(candidates, bytes):
-        return FixedCandidates(candidates)
-    raise TypeError(
-        f"candidates ({candidates!r}) must be a list of texts, the name of a field of the row, a "
-        "function that returns a list of texts, or a CandidateSource"
-    )
-
-
 def _count(num_candidates: int | None, source: CandidateSource) -> int:
     count = source.num_candidates if num_candidates is None else num_candidates
     if count is None:
@@ -300,6 +194,11 @@ def _count(num_candidates: int | None, source: CandidateSource) -> int:
             "largest number of candidates there is"
         )
     return whole_number("num_candidates", count)
+
+
+def _lines(texts: Sequence[str]) -> str:
+    """Candidates as they stand under a prompt."""
+    return "".join(f"\n{index}: {text}" for index, text in enumerate(texts))
 
 
 def _where(agent: str, turn: int, info: Mapping[str, Any]) -> str:

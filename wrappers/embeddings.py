@@ -169,6 +169,8 @@ class HashedNgrams:
         if self.characters:
             points = np.frombuffer(prompt.encode("utf-32-le", "surrogatepass"), dtype="<u4")
             runs += _runs(points.astype(np.uint64), self.characters, self._starts[1])
+        if not runs:
+            return np.zeros(self.size, dtype=np.float32)
         mixed = _mix(np.concatenate(runs) ^ self._salts).ravel()
         places = (mixed % np.uint64(self.size)).astype(np.intp)
         signs = np.where(mixed >> np.uint64(63), -1.0, 1.0)
@@ -187,11 +189,12 @@ def _runs(
     """A number for every run of ids, as one array per length of run: a polynomial in `_FACTOR`."""
     runs = []
     for length in lengths:
-        count = max(0, len(ids) - length + 1)
-        run = np.full(count, start)
-        for offset in range(length):
-            run = run * _FACTOR + ids[offset : offset + count]
-        runs.append(run)
+        count = len(ids) - length + 1
+        if count > 0:
+            run = ids[:count] + start
+            for offset in range(1, length):
+                run = run * _FACTOR + ids[offset : offset + count]
+            runs.append(run)
     return runs
 
 

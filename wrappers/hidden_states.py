@@ -1,0 +1,99 @@
+"""Prompts as the hidden states of a language model."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from marlogue.agents.modes import eval_mode
+from marlogue.agents.prompts import PromptEncoder, PromptOverflow
+from marlogue.agents.trunk import Trunk, context_length, pad
+from marlogue.envs.task import whole_number
+from marlogue.wrappers.recent import Recent
+
+POOLINGS = ("mean", "last")
+
+
+class PooledHidden:
+    """Embed a text by what a transformers model makes of it: `embed(prompt) -> float32 [D]`.
+
+    The hidden states after the last layer, averaged over the tokens, or those of the last token.
+    An empty text gives zeros. No gradient is kept, and the model's mode is put back.
+
+    Vectors are remembered, so the model is taken to stay as it is; call `forget` after training it.
+
+    Args:
+        model: a language model, or a bare transformer without a head.
+        tokenizer: its tokenizer.
+        pooling: "mean" or "last".
+        max_prompt_tokens: the longest text; None for the model's context.
+        prompt_overflow: "error" refuses a longer text; "truncate" cuts it on the left, and logs a
+            warning.
+        remember: of how many texts the vectors are remembered.
+
+    Attributes:
+        size: D, the width of the model.
+
+    Raises:
+        TypeError, ValueError: when an argument does not fit. When a text is too long.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        pooling: Literal["mean", "last"] = "mean",
+        max_prompt_tokens: int | None = None,
+        prompt_overflow: PromptOverflow = "error",
+        remember: int = 4096,
+    ) -> None:
+        if pooling not in POOLINGS:
+            raise ValueError(f"pooling ({pooling!r}) must be one of {', '.join(POOLINGS)}")
+        self.pooling = pooling
+        self.trunk = Trunk(model)
+        self.encode = PromptEncoder(
+            tokenizer,
+            max_prompt_tokens=_limit(max_prompt_tokens, context_length(model)),
+            prompt_overflow=prompt_overflow,
+        )
+        self.size = self.trunk.width
+        self._recent: Recent[str, NDArray[np.float32]] = Recent(remember)
+
+    def __call__(self, prompt: str) -> NDArray[np.float32]:
+        """Embed a text."""
+        vector = self._recent.get(prompt)
+        if vector is None:
+            vector = self._read(prompt)
+            self._recent.put(prompt, vector)
+        return vector.copy()
+
+    def forget(self) -> None:
+        """Read every text anew from now on; to be called when the model's weights have changed."""
+        self._recent.clear()
+
+    @torch.no_grad()
+    def _read(self, prompt: str) -> NDArray[np.float32]:
+        if not prompt:
+            return np.zeros(self.size, dtype=np.float32)
+        ids = self.encode(prompt)
+        self.trunk.check_readable([ids], "a prompt", "set max_prompt_tokens")
+        with eval_mode(self.trunk.model):
+            hidden = self.trunk.hidden(pad([ids], pad_id=0, device=self.trunk.device))[0]
+        pooled = hidden.float().mean(0) if self.pooling == "mean" else hidden[-1].float()
+        return np.array(pooled.cpu(), dtype=np.float32)
+
+
+def _limit(max_prompt_tokens: int | None, context: int | None) -> int | None:
+    if max_prompt_tokens is None:
+        return context
+    limit = whole_number("max_prompt_tokens", max_prompt_tokens)
+    if context is not None and limit > context:
+        raise ValueError(
+            f"max_prompt_tokens ({limit}) must be at most the model's context of {context} tokens"
+        )
+    return limit
