@@ -153,6 +153,6 @@ def play_on(seats: Sequence[Seat], actions: Sequence[Any], partners: Partners) -
 
 
 def _step_all(envs: Sequence[ParallelEnv], joint: Sequence[dict[str, Any]]) -> Sequence[Any]:
-    if all(type(env) is TextEnv for env in envs):
+    if all(type(env) is TextEnv and env.task is envs[0].task for env in envs):
         return step_many(envs, joint)  # one reward call for as many episodes as the function takes
     return [env.step(actions) for env, actions in zip(envs, joint, strict=True)]
