@@ -60,7 +60,8 @@ class SingleAgent(gymnasium.Env[Any, Any]):
         self.partners = Partners(env, self.agent, others, sampling)
         self.observation_space = env.observation_space(self.agent)
         self.action_space = env.action_space(self.agent)
-        self.metadata = dict(getattr(env, "metadata", {}))
+        # Gymnasium warns about what renders and names no frame rate.
+        self.metadata = {"render_fps": 1, **getattr(env, "metadata", {})}
         self.render_mode = getattr(env, "render_mode", None)
         self._seat = Seat(env, self.agent)
         self._seed: int | None = None

@@ -71,7 +71,11 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         first = self._copies[0]
         self.agent = chosen_agent(first, agent)
         self.partners = Partners(first, self.agent, others, sampling)
-        self.metadata = {**getattr(first, "metadata", {}), "autoreset_mode": self.autoreset_mode}
+        self.metadata = {
+            "render_fps": 1,
+            **getattr(first, "metadata", {}),
+            "autoreset_mode": self.autoreset_mode,
+        }
         self.render_mode = getattr(first, "render_mode", None)
         self.single_observation_space = first.observation_space(self.agent)
         self.single_action_space = first.action_space(self.agent)
