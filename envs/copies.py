@@ -58,7 +58,7 @@ class Copies:
         """The arguments of a reset, of any copy, that begins the next episode.
 
         Args:
-            seed: begins the order of rows (or the counter of seeds) anew.
+            seed: begins the order of rows anew; the counter of other environments is left alone.
             options: passed on.
         """
         options = None if options is None else dict(options)

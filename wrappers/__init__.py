@@ -1,1 +1,33 @@
-"""Environments in other shapes, for other libraries."""
+"""Text environments in other shapes, for other libraries.
+
+Views are imported from here. What belongs to one library is in a module of its own, which that
+library is imported by: `marlogue.wrappers.sb3`, `.torchrl`, `.benchmarl`, `.rllib`, `.agilerl`,
+`.epymarl`, `.trl`, `.verifiers`, `.openenv`, `.textarena`, `.gem`.
+
+Importing this package registers the tasks with Gymnasium, as `marlogue/coordination-v0` and so on.
+"""
+
+from marlogue.wrappers import registration
+from marlogue.wrappers.action_mask import ActionMask
+from marlogue.wrappers.candidates import CandidateActions
+from marlogue.wrappers.embeddings import EmbedObservations, HashedNgrams
+from marlogue.wrappers.numeric_state import NumericState
+from marlogue.wrappers.sampled_candidates import SampledCandidates
+from marlogue.wrappers.single_agent import SingleAgent
+from marlogue.wrappers.uniform_end import UniformEnd
+from marlogue.wrappers.vector import TextVectorEnv
+from marlogue.wrappers.view import View
+
+__all__ = [
+    "ActionMask",
+    "CandidateActions",
+    "EmbedObservations",
+    "HashedNgrams",
+    "NumericState",
+    "SampledCandidates",
+    "SingleAgent",
+    "TextVectorEnv",
+    "UniformEnd",
+    "View",
+    "registration",
+]
