@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from gymnasium.spaces import Space, Text
+from gymnasium.spaces import Box, Space, Text
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from pettingzoo.utils import BaseParallelWrapper  # type: ignore[import-untyped]
 
@@ -176,7 +176,8 @@ def require_texts(env: ParallelEnv, view: str, *, observations: bool, actions: b
     for needed, kind in ((observations, "observation"), (actions, "action")):
         for agent in env.possible_agents if needed else ():
             space = getattr(env, f"{kind}_space")(agent)
-            if not isinstance(space, Text) and not space.contains("text"):
+            # A Box warns when it is asked about a text.
+            if isinstance(space, Box) or not (isinstance(space, Text) or space.contains("text")):
                 raise TypeError(
                     f"{view} needs an environment whose {kind}s are texts; the {kind} space of "
                     f"{agent} is {space}. Put {view} nearer to the text environment than the view "

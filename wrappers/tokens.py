@@ -1,0 +1,158 @@
+"""Prompts and completions as arrays of token indices."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import logger
+from gymnasium.spaces import Box, MultiDiscrete
+from numpy.typing import NDArray
+from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
+from typing_extensions import override
+
+from marlogue.envs.callbacks import noted
+from marlogue.envs.task import whole_number
+from marlogue.wrappers.view import View, require_texts, waits
+from marlogue.wrappers.vocabulary import as_vocabulary, require_room
+
+LARGE_HEAD = 250_000
+"""From so many outputs of a policy on, a warning says what they cost."""
+
+
+class TokenObservations(View):
+    """Prompts become `Box(0, high, (length,), int64)`: indices of tokens, filled up with `pad`.
+
+    The agent's info gets `prompt_tokens`, the number of tokens that are not filling (which may be a
+    token that also occurs in prompts), and with `overflow="keep_end"` also `prompt_tokens_cut`, the
+    number of tokens that were left out at the start.
+
+    Args:
+        env: an environment whose observations are texts.
+        vocabulary: `Words`, `TokenizerVocabulary`, or a tokenizer (all of its tokens).
+        length: tokens per observation.
+        pad: the index that fills up; None: the vocabulary's own (a tokenizer's padding token, or
+            its end), or where there is none one index more, `len(vocabulary)`.
+        pad_side: `"right"` or `"left"` of the prompt.
+        overflow: `"error"`, or `"keep_end"`, which shows the last `length` tokens of a prompt that
+            has more.
+
+    Attributes:
+        pad: the index that fills up.
+
+    Raises:
+        TypeError: when an argument has a wrong type, or observations are not texts.
+        ValueError: when an option is unknown; in a step, when a prompt is too long, or has parts
+            that are not in the vocabulary.
+    """
+
+    shared: ClassVar[tuple[str, ...]] = ("vocabulary",)
+
+    def __init__(
+        self,
+        env: ParallelEnv,
+        vocabulary: Any,
+        length: int,
+        *,
+        pad: int | None = None,
+        pad_side: str = "right",
+        overflow: str = "error",
+    ) -> None:
+        super().__init__(env)
+        require_texts(env, "TokenObservations", observations=True, actions=False)
+        self.vocabulary = as_vocabulary(vocabulary)
+        self.length = whole_number("length", length)
+        if pad_side not in ("right", "left"):
+            raise ValueError(f"pad_side ({pad_side!r}) must be 'right' or 'left'")
+        if overflow not in ("error", "keep_end"):
+            raise ValueError(f"overflow ({overflow!r}) must be 'error' or 'keep_end'")
+        self.pad_side, self.overflow = pad_side, overflow
+        tokens = len(self.vocabulary)
+        own = tokens if self.vocabulary.pad is None else self.vocabulary.pad
+        self.pad = own if pad is None else whole_number("pad", pad, 0)
+        if self.pad > tokens:
+            raise ValueError(
+                f"pad ({pad}) must be an index of the vocabulary, 0 to {tokens - 1}, or the next "
+                f"one, {tokens}"
+            )
+        high = max(tokens - 1, self.pad)
+        self.observation_spaces = {
+            agent: Box(0, high, (self.length,), np.int64) for agent in env.possible_agents
+        }
+
+    @override
+    def observe(self, agent: str, observation: str, info: dict[str, Any]) -> NDArray[np.int64]:
+        with noted(f"making tokens of the prompt of {agent}"):
+            tokens = self.vocabulary.encode(observation)
+        cut = max(0, len(tokens) - self.length)
+        if cut and self.overflow == "error":
+            raise ValueError(
+                f"length ({self.length}) must not be less than the tokens of a prompt; that of "
+                f"{agent} has {len(tokens)}. Raise it, or set overflow='keep_end' to cut the start"
+            )
+        tokens = tokens[cut:]
+        info["prompt_tokens"] = len(tokens)
+        if self.overflow == "keep_end":
+            info["prompt_tokens_cut"] = cut
+        filled = np.full(self.length, self.pad, dtype=np.int64)
+        if self.pad_side == "right":
+            filled[: len(tokens)] = tokens
+        else:
+            filled[self.length - len(tokens) :] = tokens
+        return filled
+
+
+class TokenActions(View):
+    """Text actions become `MultiDiscrete([V] * length)`, decoded to text; `end` closes it early.
+
+    Choose a small vocabulary. A policy has `length * V` outputs, all at once: over 49,152 tokens
+    and 16 places that is 51 million parameters behind 64 hidden units (the default of
+    stable-baselines3), over 50 words it is 52 thousand. `TokenByToken` has V outputs.
+
+    The text of an agent that waits (`marlogue.envs.WAITS`) is empty, whatever it chooses.
+
+    Args:
+        env: an environment whose actions are texts.
+        vocabulary: `Words`, `TokenizerVocabulary`, or a tokenizer (all of its tokens).
+        length: tokens per action.
+
+    Raises:
+        TypeError: when an argument has a wrong type, or actions are not texts.
+        ValueError: when a text of so many tokens may be longer than the environment takes.
+    """
+
+    shared: ClassVar[tuple[str, ...]] = ("vocabulary",)
+
+    def __init__(self, env: ParallelEnv, vocabulary: Any, length: int) -> None:
+        super().__init__(env)
+        require_texts(env, "TokenActions", observations=False, actions=True)
+        self.vocabulary = as_vocabulary(vocabulary)
+        self.length = whole_number("length", length)
+        require_room(env, self.vocabulary, self.length, "length")
+        outputs = self.length * len(self.vocabulary)
+        if outputs > LARGE_HEAD:
+            logger.warn(
+                f"length ({self.length}) times {len(self.vocabulary)} tokens are {outputs:,} "
+                f"outputs of a policy, {65 * outputs / 1e6:.0f} million parameters behind 64 "
+                "hidden units; choose fewer tokens (TokenizerVocabulary(tokenizer, ids), Words)"
+            )
+        self.action_spaces = {
+            agent: MultiDiscrete([len(self.vocabulary)] * self.length)
+            for agent in env.possible_agents
+        }
+        self._waiting: set[str] = set()
+
+    @override
+    def begin(self) -> None:
+        self._waiting = set()
+
+    @override
+    def observe(self, agent: str, observation: Any, info: dict[str, Any]) -> Any:
+        (self._waiting.add if waits(info) else self._waiting.discard)(agent)
+        return observation
+
+    @override
+    def act(self, agent: str, action: Any) -> str:
+        if agent in self._waiting:
+            return ""
+        return self.vocabulary.decode(np.asarray(action).tolist())
