@@ -1,0 +1,382 @@
+"""RLlib (new API stack) trains on text environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, Space, Text
+from numpy.typing import NDArray
+from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
+from typing_extensions import override
+
+from marlogue.envs.callbacks import callback_name, noted, require_callable
+from marlogue.envs.episodes import COMMON
+from marlogue.envs.task import whole_number
+from marlogue.wrappers.action_mask import MASK
+from marlogue.wrappers.optional import require
+from marlogue.wrappers.shares import Share
+from marlogue.wrappers.view import alike, waits
+
+with require("ray.rllib", extra="rllib"):
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+    from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.connectors.connector_v2 import ConnectorV2
+    from ray.rllib.connectors.env_to_module import FlattenObservations
+    from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+    from ray.rllib.env.multi_agent_env import MultiAgentEnv
+    from ray.tune.registry import register_env
+
+TEAM = "team"
+"""The name of the module that all agents share."""
+
+OBSERVATIONS = "observations"
+ALL = "__all__"
+
+VIEWS = (
+    "as in EmbedObservations(CandidateActions(env, [...]), HashedNgrams(256)), or by tokens, as in "
+    "TokenObservations(TokenActions(env, ...)); see docs/plugging_in.md"
+)
+
+Env: TypeAlias = ParallelEnv | Callable[[], ParallelEnv]
+
+
+class MultiAgentView(MultiAgentEnv):  # type: ignore[misc]
+    """A parallel environment as a `MultiAgentEnv`.
+
+    What RLlib's own `ParallelPettingZooEnv` does otherwise:
+
+    - An agent that waits (`marlogue.envs.WAITS`) is shown nothing, so that RLlib takes no sample of
+      it and adds its rewards to its next one.
+    - A team of which some end terminated and others truncated in one step is terminated, where
+      RLlib would wait for ever; a team that is truncated is not terminated as well, so that
+      values are bootstrapped.
+    - Infos have no keys but those of agents and `__common__`.
+
+    Args:
+        env: the environment.
+        texts: whether observations may be texts, because the configuration has an `EmbedTexts`.
+        plan: makes the seed and options of a reset out of those given; see `Share.plan`.
+
+    Raises:
+        TypeError: when observations or actions are texts; names the views that help.
+    """
+
+    def __init__(
+        self,
+        env: ParallelEnv,
+        *,
+        texts: bool = False,
+        plan: Callable[..., tuple[int | None, Any]] | None = None,
+    ) -> None:
+        check_spaces(env, texts)
+        self.env = env
+        self.plan = plan
+        self.metadata = dict(env.metadata)
+        self.render_mode = getattr(env, "render_mode", None)
+        self.agents = list(env.possible_agents)
+        self.possible_agents = list(env.possible_agents)
+        self.observation_spaces = {a: env.observation_space(a) for a in self.possible_agents}
+        self.action_spaces = {a: env.action_space(a) for a in self.possible_agents}
+        self.observation_space = Dict(self.observation_spaces)
+        self.action_space = Dict(self.action_spaces)
+        self._idle: dict[str, Any] = {}
+        super().__init__()
+
+    @override
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        if self.plan is not None:
+            seed, options = self.plan(seed, options)
+        shown, infos = self.env.reset(seed=seed, options=options)
+        return self._awake(shown, infos), self._known(infos)
+
+    @override
+    def step(self, action_dict: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+        actions = {**self._idle, **action_dict}
+        shown, rewards, terminations, truncations, infos = self.env.step(actions)
+        over = not self.env.agents
+        # RLlib holds an episode for terminated as soon as every agent has a flag of its own.
+        terminated = {agent: bool(flag) and not over for agent, flag in terminations.items()}
+        truncated = {agent: bool(flag) and not over for agent, flag in truncations.items()}
+        terminated[ALL] = over and any(terminations.values())
+        truncated[ALL] = over and not terminated[ALL]
+        return self._awake(shown, infos), dict(rewards), terminated, truncated, self._known(infos)
+
+    @override
+    def render(self) -> Any:
+        return self.env.render()
+
+    @override
+    def close(self) -> None:
+        self.env.close()
+
+    def _awake(self, shown: Mapping[str, Any], infos: Mapping[str, Any]) -> dict[str, Any]:
+        """The observations of those who act next, and of those who have ended."""
+        waiting = {a for a in self.env.agents if a in shown and waits(infos.get(a, {}))}
+        if waiting == set(shown):  # RLlib needs somebody to act
+            waiting = set()
+        self._idle = {a: _idle(self.action_spaces[a], infos.get(a, {})) for a in waiting}
+        return {agent: seen for agent, seen in shown.items() if agent not in waiting}
+
+    def _known(self, infos: Mapping[str, Any]) -> dict[str, Any]:
+        known = {*self.possible_agents, COMMON}
+        return {key: info for key, info in infos.items() if key in known}
+
+
+class EmbedTexts(ConnectorV2):  # type: ignore[misc]
+    """Env-to-module connector: texts in observations become `Box(-inf, inf, (size,), float32)`.
+
+    The text preprocessor: it does what `EmbedObservations` does within the environment, but keeps
+    texts as texts up to RLlib, and embeds a text that several episodes show at once only once.
+    Texts that are entries of a `Dict` are embedded, too.
+
+    Args:
+        embed: `embed(prompt) -> [size]`, as that of `EmbedObservations`.
+        size: the length of an embedding; None calls `embed` once to measure it.
+
+    Raises:
+        TypeError: when `embed` cannot be called.
+        ValueError: when an embedding is no vector of `size` finite numbers.
+    """
+
+    def __init__(
+        self,
+        input_observation_space: Space[Any] | None = None,
+        input_action_space: Space[Any] | None = None,
+        *,
+        embed: Callable[[str], Any],
+        size: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        require_callable(embed, "embed")
+        self.embed = embed
+        self.size = 0 if size is None else whole_number("size", size)
+        self.size = self.size or len(self._vector("text"))
+        super().__init__(input_observation_space, input_action_space, **kwargs)
+
+    @override
+    def recompute_output_observation_space(
+        self, input_observation_space: Space[Any], input_action_space: Space[Any]
+    ) -> Space[Any]:
+        return self._seen(input_observation_space)
+
+    @override
+    def __call__(
+        self, *, rl_module: Any, batch: dict[str, Any], episodes: Sequence[Any], **kwargs: Any
+    ) -> dict[str, Any]:
+        vectors: dict[str, NDArray[np.float32]] = {}
+        for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            observation = episode.get_observations(-1)
+            space = self.observation_space[episode.agent_id]
+            embedded = self._embedded(observation, vectors)
+            if embedded is not observation:
+                episode.set_observations(at_indices=-1, new_data=embedded)
+            episode.observation_space = space
+        return batch
+
+    def _seen(self, space: Space[Any]) -> Space[Any]:
+        if isinstance(space, Text):
+            return Box(-np.inf, np.inf, (self.size,), np.float32)
+        if isinstance(space, Dict):
+            return Dict({key: self._seen(inner) for key, inner in space.items()})
+        return space
+
+    def _embedded(self, observation: Any, vectors: dict[str, NDArray[np.float32]]) -> Any:
+        if isinstance(observation, str):
+            if observation not in vectors:
+                vectors[observation] = self._vector(observation)
+            return vectors[observation]
+        if isinstance(observation, Mapping) and any(
+            isinstance(v, str) for v in observation.values()
+        ):
+            return {key: self._embedded(value, vectors) for key, value in observation.items()}
+        return observation
+
+    def _vector(self, text: str) -> NDArray[np.float32]:
+        with noted(f"embedding {text[:80]!r} for RLlib"):
+            returned = self.embed(text)
+        if hasattr(returned, "detach"):  # a tensor, on any device and of any dtype
+            returned = returned.detach().cpu().float()
+        vector = np.asarray(returned, dtype=np.float32)
+        wrong_size = self.size and vector.shape != (self.size,)
+        if vector.ndim != 1 or not vector.size or wrong_size or not np.isfinite(vector).all():
+            raise ValueError(
+                f"embed ({callback_name(self.embed)}) must return a vector of "
+                f"{self.size or 'some'} finite numbers; it returned {vector!r} for {text[:80]!r}"
+            )
+        return vector
+
+
+def use_environment(
+    config: AlgorithmConfig,
+    name: str,
+    env: Env,
+    *,
+    embed: Callable[[str], Any] | None = None,
+    shared: bool = True,
+) -> AlgorithmConfig:
+    """Register an environment and set up a configuration to train on it.
+
+    Sets the environment, the policies and their mapping, and what the spaces call for: an
+    `EmbedTexts` where observations are texts, RLlib's `FlattenObservations` where they are neither
+    texts nor vectors of floats, and its action-masking module (PPO only) where they are
+    `Dict(observations, action_mask)`, as `ActionMask(env, key="observations")` makes them. Settings
+    of the module's model, by `config.rl_module(model_config=...)`, are respected.
+
+    Args:
+        config: of the new API stack, as `PPOConfig()`.
+        name: the name to register the environment by.
+        env: see `register`.
+        embed: embeds observations that are texts; see `EmbedTexts`.
+        shared: whether the agents share one module, named "team". Otherwise each agent has a
+            module by its own name.
+
+    Returns:
+        The configuration that was given.
+
+    Raises:
+        TypeError: when observations or actions are texts, and no `embed` is there to help; when
+            masks are given to another algorithm than PPO, or under other keys.
+        ValueError: when agents that share a module have different spaces.
+    """
+    first = register(name, env, texts=embed is not None)
+    agents = list(first.possible_agents)
+    if shared:
+        alike(first, "A module that agents share (shared=True)")
+    spaces = {agent: first.observation_space(agent) for agent in agents}
+    masked = any(_masked(agent, space) for agent, space in spaces.items())
+    if masked and not isinstance(config, PPOConfig):
+        raise TypeError(
+            f"config ({type(config).__name__}) must be a PPOConfig when observations carry an "
+            "action mask, which RLlib's masking module knows only for PPO; leave ActionMask out "
+            "and set CandidateActions(fill=...)"
+        )
+    # RLlib's check would play a random step, in which masked actions are errors.
+    config.environment(name, disable_env_checking=True)
+    config.multi_agent(
+        policies={TEAM} if shared else set(agents),
+        policy_mapping_fn=partial(_module_of, shared),
+    )
+    if masked:
+        # Only here, since importing it prints a warning.
+        from ray.rllib.examples.rl_modules.classes import action_masking_rlm
+
+        masking = action_masking_rlm.ActionMaskingTorchRLModule
+        config.rl_module(rl_module_spec=RLModuleSpec(module_class=masking))
+    pieces: list[Callable[[], Any]] = []
+    if embed is not None:
+        pieces.append(partial(EmbedTexts, embed=embed))
+    if not masked and not all(isinstance(s, Text) or _is_vector(s) for s in spaces.values()):
+        pieces.append(partial(FlattenObservations, multi_agent=True))
+    if pieces:
+        config.env_runners(env_to_module_connector=partial(_connectors, pieces))
+    return config
+
+
+def register(name: str, env: Env, *, texts: bool = False) -> ParallelEnv:
+    """Make an environment known to RLlib by a name, for `config.environment(name)`.
+
+    Every environment runner gets copies of its own. Around a `TextEnv` they divide the rows among
+    them, so that together they play each row once per epoch.
+
+    Args:
+        name: the name.
+        env: the parallel environment, of which deep copies are made and which is pickled for remote
+            runners, or a function that makes it.
+        texts: whether observations may be texts; the configuration then needs an `EmbedTexts`.
+
+    Returns:
+        One of the environments, to look at.
+
+    Raises:
+        TypeError: when observations or actions are texts; names the views that help.
+    """
+    first = Share(env).make()
+    check_spaces(first, texts)
+    register_env(name, _Maker(env, texts))
+    return first
+
+
+class _Maker:
+    """Makes the environments of one runner, which divide between them what it is to play."""
+
+    def __init__(self, env: Env, texts: bool) -> None:
+        self.env = env
+        self.texts = texts
+        self.share: Share | None = None
+
+    def __call__(self, context: Any) -> MultiAgentView:
+        if self.share is None:
+            runners = max(1, context.num_workers or 0)
+            self.share = Share(self.env, max(0, (context.worker_index or 0) - 1), runners)
+        return MultiAgentView(self.share.make(), texts=self.texts, plan=self.share.plan)
+
+
+def check_spaces(env: ParallelEnv, texts: bool = False) -> None:
+    """Refuse spaces that RLlib has no network for.
+
+    Args:
+        env: the environment.
+        texts: whether observations may be texts.
+
+    Raises:
+        TypeError: names agent, space and the views that help.
+    """
+    for agent in env.possible_agents:
+        seen, done = env.observation_space(agent), env.action_space(agent)
+        if _has_text(done):
+            raise TypeError(
+                f"RLlib has no network that writes texts, and the action space of {agent} is "
+                f"{done}; make it Discrete or MultiDiscrete, {VIEWS}"
+            )
+        if _has_text(seen) and not texts:
+            raise TypeError(
+                f"RLlib has no network that reads texts, and the observation space of {agent} is "
+                f"{seen}; pass embed=HashedNgrams(256), or make it a Box, {VIEWS}"
+            )
+
+
+def _has_text(space: Space[Any]) -> bool:
+    if isinstance(space, Dict):
+        return any(_has_text(inner) for inner in space.values())
+    return isinstance(space, Text)
+
+
+def _is_vector(space: Space[Any] | None) -> bool:
+    return isinstance(space, Box) and len(space.shape) == 1 and space.dtype.kind == "f"
+
+
+def _masked(agent: str, space: Space[Any]) -> bool:
+    if not isinstance(space, Dict) or MASK not in space.spaces:
+        return False
+    inner = space.spaces.get(OBSERVATIONS)
+    if set(space.spaces) != {OBSERVATIONS, MASK} or not (
+        isinstance(inner, Text) or _is_vector(inner)
+    ):
+        raise TypeError(
+            f"RLlib's masking module needs Dict({OBSERVATIONS!r}: a vector of floats, {MASK!r}); "
+            f"the observation space of {agent} is {space}. Use "
+            f"ActionMask(EmbedObservations(...), key={OBSERVATIONS!r})"
+        )
+    return True
+
+
+def _idle(space: Space[Any], info: Mapping[str, Any]) -> Any:
+    """Some allowed action for an agent that waits, and whose action is ignored."""
+    if MASK in info:
+        return int(np.argmax(info[MASK]))
+    return int(space.start) if isinstance(space, Discrete) else space.sample()
+
+
+def _module_of(shared: bool, agent: str, episode: Any, **kwargs: Any) -> str:
+    return TEAM if shared else agent
+
+
+def _connectors(
+    pieces: Sequence[Callable[[], Any]], env: Any, spaces: Any, device: Any
+) -> list[Any]:
+    return [piece() for piece in pieces]
