@@ -69,25 +69,13 @@ class EmbedObservations(View):
     @override
     def observe(self, agent: str, observation: str, info: dict[str, Any]) -> NDArray[np.float32]:
         with noted(f"embedding the prompt of {agent}"):
-            vector = self._vector(observation, f"for {agent}")
-        if vector.shape != (self.size,):
-            raise ValueError(
-                f"embed ({callback_name(self.embed)}) must return {self.size} numbers for {agent}, "
-                f"as at first; it returned an array of shape {vector.shape}"
-            )
-        return vector
+            return self._vector(observation, f"for {agent}", self.size)
 
     def _measured(self) -> int:
         with noted(f"measuring the size of embeddings on {PROBE!r}; set size to leave that out"):
-            vector = self._vector(PROBE, f"for {PROBE!r}")
-        if vector.ndim != 1 or not vector.size:
-            raise ValueError(
-                f"embed ({callback_name(self.embed)}) must return a vector; it returned an array "
-                f"of shape {vector.shape} for {PROBE!r}"
-            )
-        return int(vector.size)
+            return int(self._vector(PROBE, f"for {PROBE!r}", None).size)
 
-    def _vector(self, prompt: str, where: str) -> NDArray[np.float32]:
+    def _vector(self, prompt: str, where: str, size: int | None) -> NDArray[np.float32]:
         """What `embed` makes of a prompt, as a float32 array of its own."""
         returned = self.embed(prompt)
         require_result(returned, "embed", self.embed)
@@ -102,11 +90,14 @@ class EmbedObservations(View):
             raise ValueError(
                 f"{blamed} numbers {where}, not {kind_of(returned)}: {error}"
             ) from None
+        if vector.ndim != 1 or vector.size != (size or max(1, vector.size)):
+            raise ValueError(
+                f"{blamed} a vector of {size or 'some'} numbers {where}, not {kind_of(returned)} "
+                f"of shape {vector.shape}"
+            )
         if not np.isfinite(vector).all():
             first = int(np.flatnonzero(~np.isfinite(vector))[0])
-            raise ValueError(
-                f"{blamed} finite numbers {where}; number {first} is {numbers.flat[first]}"
-            )
+            raise ValueError(f"{blamed} finite numbers {where}; number {first} is {numbers[first]}")
         if self._bounded and ((vector < self.low).any() or (vector > self.high).any()):
             raise ValueError(
                 f"{blamed} numbers from {self.low} to {self.high} {where}, not {vector.min()} to "

@@ -85,7 +85,9 @@ class PooledHidden:
         with eval_mode(self.trunk.model):
             hidden = self.trunk.hidden(pad([ids], pad_id=0, device=self.trunk.device))[0]
         pooled = hidden.float().mean(0) if self.pooling == "mean" else hidden[-1].float()
-        return np.array(pooled.cpu(), dtype=np.float32)
+        # A copy, or the states of all tokens would be kept alive.
+        vector: NDArray[np.float32] = pooled.cpu().numpy().copy()
+        return vector
 
 
 def _limit(max_prompt_tokens: int | None, context: int | None) -> int | None:
