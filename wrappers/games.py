@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from gymnasium.spaces import Space, Text
 from pettingzoo import AECEnv  # type: ignore[import-untyped]
 
 from marlogue.envs.spaces import UnicodeText
+from marlogue.envs.task import MAX_CHARS, whole_number
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,8 @@ class AecGame:
         space: Space[Any] = getattr(self.env, f"{kind}_space")(agent)
         if not isinstance(space, Text) and not space.contains("text"):
             raise TypeError(
-                f"the {kind} space of {agent} in {self.env} ({space}) must be one of texts, such as "
-                "marlogue.envs.UnicodeText; wrap the environment so that it speaks in texts"
+                f"the {kind} space of {agent} in {self.env} ({space}) must be one of texts, as "
+                "marlogue.envs.UnicodeText is; wrap the environment so that it speaks in texts"
             )
         return space
 
@@ -160,3 +162,19 @@ def _with_empty(space: Space[Any]) -> Space[Any]:
     if isinstance(space, UnicodeText):
         return UnicodeText(space.max_length)
     return Text(space.max_length, min_length=0, charset=space.character_set)
+
+
+def json_only(facts: Mapping[Any, Any]) -> dict[str, Any]:
+    """Those of the facts that JSON can express."""
+    kept = {}
+    for name, value in facts.items():
+        try:
+            kept[str(name)] = json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError):
+            continue
+    return kept
+
+
+def text_bound(name: str, value: int | None) -> int:
+    """The bound of a text space, given as an argument or not."""
+    return MAX_CHARS if value is None else whole_number(name, value)

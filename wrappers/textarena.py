@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import random
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from marlogue.envs.callbacks import noted
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.task import whole_number
-from marlogue.wrappers.games import Turn
+from marlogue.wrappers.games import Turn, json_only
 from marlogue.wrappers.global_random import MAX_SEED, PrivateRandom
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.turn_based import TurnBased
@@ -120,7 +119,7 @@ class TextArenaGame:
         mover = self._agent(self._base.state.current_player_id)
         with self.random.lent():
             done, info = self._env.step(action=text)
-            return self._turn(done=bool(done), infos={mover: _json_only(info or {})})
+            return self._turn(done=bool(done), infos={mover: json_only(info or {})})
 
     def _turn(self, done: bool, infos: dict[str, dict[str, Any]]) -> Turn:
         if not done:
@@ -135,7 +134,7 @@ class TextArenaGame:
         for player, said in (facts or {}).items():
             if player in self._shown:
                 agent = self._agent(player)
-                infos[agent] = {**infos.get(agent, {}), **_json_only(said)}
+                infos[agent] = {**infos.get(agent, {}), **json_only(said)}
         return Turn(None, self._observations(), self._rewards(rewards), infos=infos)
 
     def _rewards(self, rewards: Mapping[int, Any] | None) -> dict[str, float]:
@@ -162,7 +161,8 @@ class TextArenaGame:
     def _agent(self, player: Any) -> str:
         if player not in self._shown:
             raise ValueError(
-                f"{self.name} names player {player!r}; there are {self.num_players}, from 0"
+                f"{self.name} names player {player!r}, but num_players ({self.num_players}) does not "
+                "reach so far; set as many as the game is for"
             )
         return self.possible_agents[player]
 
@@ -204,18 +204,7 @@ def _peel(env: ta.Env) -> tuple[Layers, ta.Env]:
 def _assemble(layers: Layers, env: ta.Env) -> ta.Env:
     """Put wrappers around a game."""
     for kind, attributes in reversed(layers):
-        wrapper = object.__new__(kind)
+        wrapper: ta.Env = object.__new__(kind)
         wrapper.__dict__.update(attributes, env=env)
         env = wrapper
     return env
-
-
-def _json_only(facts: Mapping[Any, Any]) -> dict[str, Any]:
-    """Those of the facts that JSON can express."""
-    kept = {}
-    for name, value in facts.items():
-        try:
-            kept[str(name)] = json.loads(json.dumps(value, allow_nan=False))
-        except (TypeError, ValueError):
-            continue
-    return kept

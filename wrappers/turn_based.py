@@ -13,8 +13,8 @@ from marlogue.envs.callbacks import noted
 from marlogue.envs.episodes import WAITS, Infos, StepResult, check_agents
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.spaces import UnicodeText
-from marlogue.envs.task import MAX_CHARS, whole_number
-from marlogue.wrappers.games import AecGame, Turn, TurnBasedGame
+from marlogue.envs.task import whole_number
+from marlogue.wrappers.games import AecGame, Turn, TurnBasedGame, text_bound
 
 __all__ = ["Turn", "TurnBased", "TurnBasedGame"]
 
@@ -64,8 +64,8 @@ class TurnBased(ParallelEnv):  # type: ignore[misc]
             self.observation_spaces, self.action_spaces = aec.spaces()
         elif isinstance(game, TurnBasedGame):
             self.game = game
-            shown = _bound("max_prompt_chars", max_prompt_chars)
-            said = _bound("max_completion_chars", max_completion_chars)
+            shown = text_bound("max_prompt_chars", max_prompt_chars)
+            said = text_bound("max_completion_chars", max_completion_chars)
             self.observation_spaces = {a: UnicodeText(shown) for a in game.possible_agents}
             self.action_spaces = {a: UnicodeText(said) for a in game.possible_agents}
         else:
@@ -215,7 +215,3 @@ class TurnBased(ParallelEnv):  # type: ignore[misc]
 
     def __str__(self) -> str:
         return f"TurnBased<{self.metadata['name']}>"
-
-
-def _bound(name: str, value: int | None) -> int:
-    return MAX_CHARS if value is None else whole_number(name, value)
