@@ -161,7 +161,7 @@ class TextArenaGame:
     def _agent(self, player: Any) -> str:
         if player not in self._shown:
             raise ValueError(
-                f"{self.name} names player {player!r}, but num_players ({self.num_players}) does not "
+                f"{self.name} names player {player!r}; num_players ({self.num_players}) does not "
                 "reach so far; set as many as the game is for"
             )
         return self.possible_agents[player]
