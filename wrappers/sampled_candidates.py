@@ -94,8 +94,7 @@ class SampledCandidates(CandidateSource):
             if known is None:
                 missing.setdefault(id(self._policy(key[0])), []).append(key)
         for new in missing.values():
-            prompts = list(dict.fromkeys(prompt for _, prompt in new))
-            sampled = self._sample(self._policy(new[0][0]), prompts)
+            sampled = self._sample(self._policy(new[0][0]), [prompt for _, prompt in new])
             for key in new:
                 texts[key] = sampled[key[1]]
                 self._recent.put(key, sampled[key[1]])
@@ -115,7 +114,7 @@ class SampledCandidates(CandidateSource):
         return self.policy[owner]
 
     def _sample(self, policy: Proposer, prompts: Sequence[str]) -> dict[str, list[str]]:
-        """K texts for each of some different prompts."""
+        """K texts for each prompt."""
         found: dict[str, dict[str, None]] = {prompt: {} for prompt in prompts}
         drawn = dict.fromkeys(prompts, 0)
         for _ in range(self.tries):

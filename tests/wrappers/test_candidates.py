@@ -390,6 +390,15 @@ def test_pettingzoos_own_suite(index):
     parallel_api_test(chains()[index], num_cycles=20)
 
 
+def test_turns_are_counted_in_each_episode():
+    env = CandidateActions(EchoGame(turns=2), ["ant"], num_candidates=2)
+    for _ in range(2):
+        env.reset()
+        env.step({"ann": 0, "bob": 0})
+        with pytest.raises(ValueError, match=r"masked, there are 1 .* in turn 1;"):
+            env.step({"ann": 1, "bob": 0})
+
+
 def test_no_row_is_named_where_there_is_none():
     env = CandidateActions(EchoGame(), lambda: [], num_candidates=2)
     with pytest.raises(ValueError, match=r"for ann \(turn 0\) must be 1 to 2 texts, not 0"):
