@@ -13,7 +13,7 @@ from collections import defaultdict
 import gymnasium
 import numpy as np
 
-import marlogue.wrappers.registration  # noqa: F401  registers the ids
+import marlogue.wrappers  # noqa: F401  registers the ids
 from marlogue.envs import coordination_v0
 
 WORDS = list(coordination_v0.ANSWERS.values())

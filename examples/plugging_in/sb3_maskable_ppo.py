@@ -16,8 +16,7 @@ from sb3_contrib.common.maskable.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecMonitor
 
 from marlogue.envs import coordination_v0
-from marlogue.wrappers.candidates import CandidateActions
-from marlogue.wrappers.embeddings import EmbedObservations, HashedNgrams
+from marlogue.wrappers import CandidateActions, EmbedObservations, HashedNgrams
 from marlogue.wrappers.sb3 import TeamVecEnv
 
 CHOICES = {

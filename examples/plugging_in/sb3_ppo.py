@@ -14,8 +14,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecMonitor
 
 from marlogue.envs import coordination_v0
-from marlogue.wrappers.candidates import CandidateActions
-from marlogue.wrappers.embeddings import EmbedObservations, HashedNgrams
+from marlogue.wrappers import CandidateActions, EmbedObservations, HashedNgrams
 from marlogue.wrappers.sb3 import TeamVecEnv
 
 WORDS = list(coordination_v0.ANSWERS.values())
