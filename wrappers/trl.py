@@ -21,7 +21,8 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.envs.runner import BatchRunner, Episode
 from marlogue.wrappers.optional import require
-from marlogue.wrappers.partners import Asked, Partners, Policy
+from marlogue.wrappers.partners import Asked, Policy
+from marlogue.wrappers.players import FrozenAgents
 from marlogue.wrappers.seats import idle_action
 from marlogue.wrappers.single_agent import parallel
 from marlogue.wrappers.trl_dialogues import Dialogue, Writer
@@ -103,20 +104,11 @@ class Rollouts:
         self.chat = chat
         self.system_prompt = system_prompt
         self.separator = separator
-        self.frozen = frozenset(others) if isinstance(others, Mapping) else None
-        self._shares = others is None
         self._calls = 0
-        named = others if isinstance(others, Mapping) else {}
-        unknown = [agent for agent in named if agent not in self.spaces]
-        if unknown:
-            raise ValueError(f"others (of {unknown}) must be among {env.possible_agents}")
-        self._partners = {}
-        for learner in [agent for agent in env.possible_agents if agent not in named]:
-            every = others
-            if others is None or isinstance(others, Mapping):
-                every = {agent: named.get(agent, _shared) for agent in self.spaces}
-                del every[learner]
-            self._partners[learner] = Partners(env, learner, every, sampling)
+        self._frozen = {
+            learner: FrozenAgents(env, players, others, sampling)
+            for learner, players in _players(env, others).items()
+        }
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """Play one episode per prompt.
@@ -166,7 +158,7 @@ class Rollouts:
             for agent, prompt, info in play.shown():
                 if waits(info):
                     actions[place][agent] = idle_action(self.spaces[agent], info)
-                elif self._is_frozen(play.learner, agent):
+                elif agent in self._frozen[play.learner].names:
                     stream = (*play.stream, play.episode.turn, self.numbers[agent])
                     asked = Asked(agent, prompt, info, stream)
                     frozen.setdefault(play.learner, []).append((place, asked))
@@ -175,7 +167,7 @@ class Rollouts:
                     dialogue.read(writer.encode(prompt, dialogue))
                     spoken.append((place, agent, dialogue))
         for learner, questions in frozen.items():
-            answers = self._partners[learner].answer([asked for _, asked in questions])
+            answers = self._frozen[learner].answer([asked for _, asked in questions])
             for (place, asked), answer in zip(questions, answers, strict=True):
                 actions[place][asked.agent] = answer
         texts = writer.answer([dialogue for _, _, dialogue in spoken])
@@ -183,22 +175,26 @@ class Rollouts:
             actions[place][agent] = text
         return actions
 
-    def _is_frozen(self, learner: str, agent: str) -> bool:
-        if agent == learner or self._shares:
-            return False
-        return self.frozen is None or agent in self.frozen
-
     def _learner(self, agent: str) -> str:
-        if agent not in self._partners:
+        if agent not in self._frozen:
             raise ValueError(
-                f"the dataset lets {agent} learn, but only {', '.join(self._partners)} can learn "
+                f"the dataset lets {agent} learn, but only {', '.join(self._frozen)} can learn "
                 "here; make it with dataset(env, agents=[...]), or leave the agent out of others"
             )
         return agent
 
 
-def _shared(observation: str) -> str:
-    raise AssertionError("an agent that shares the model was asked as a frozen one")
+def _players(env: ParallelEnv, others: Any) -> dict[str, list[str]]:
+    """Who can learn, and whom the model plays while that agent learns."""
+    names = list(env.possible_agents)
+    if others is not None and not isinstance(others, Mapping):
+        return {name: [name] for name in names}
+    shared = [name for name in names if name not in (others or {})]
+    if not shared:
+        raise ValueError(
+            f"others (of {', '.join(names)}) must leave out an agent, which learns; leave one out"
+        )
+    return dict.fromkeys(shared, shared)
 
 
 def episode_reward(
