@@ -6,15 +6,12 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Space, Text, Tuple
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
-from pettingzoo.utils import BaseParallelWrapper  # type: ignore[import-untyped]
 
-from marlogue.envs.copies import Copies
-from marlogue.envs.text_env import TextEnv
 from marlogue.wrappers.optional import require
+from marlogue.wrappers.torchrl_episodes import OneOfMany, SharedEpisodes
 
 with require("torchrl", extra="torchrl"):
     from torchrl.envs import EnvBase, PettingZooWrapper, SerialEnv
@@ -22,13 +19,8 @@ with require("torchrl", extra="torchrl"):
 GroupMap: TypeAlias = Mapping[str, Iterable[str]]
 """Name of a group to the names of its agents, whose tensors are stacked."""
 
-Plan: TypeAlias = tuple[int | None, dict[str, Any] | None]
-"""Seed and options of a reset."""
-
 ALL_AGENTS = "agents"
 """The one group of `torchrl_env`, unless it is told others."""
-
-MASK = "action_mask"
 
 
 def torchrl_env(
@@ -115,7 +107,7 @@ class EnvMaker:
         seed: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.episodes = _SharedEpisodes(env)
+        self.episodes = SharedEpisodes(env)
         first = self.episodes.copies[0]
         self.group_map = _checked_groups(group_map, list(first.possible_agents))
         for group, agents in self.group_map.items():
@@ -126,8 +118,10 @@ class EnvMaker:
                 f"return_state (True) needs a numeric state; state_space is {first.state_space}. "
                 "Put NumericState around the environment"
             )
+        if isinstance(info_keys, str):
+            raise TypeError(f"info_keys ({info_keys!r}) must be a list of keys")
         self.info_keys = tuple(info_keys)
-        self.settings = {
+        self.settings: dict[str, Any] = {
             "use_mask": use_mask,
             "return_state": numeric_state if return_state is None else return_state,
             "categorical_actions": categorical_actions,
@@ -138,7 +132,7 @@ class EnvMaker:
     def __call__(self) -> EnvBase:
         """Make the next environment."""
         groups = {group: list(agents) for group, agents in self.group_map.items()}
-        copy = _OneOfMany(self.episodes, self.info_keys)
+        copy = OneOfMany(self.episodes, self.info_keys, self.settings["use_mask"])
         with warnings.catch_warnings():
             # TorchRL names the version it was tested with; our tests run with later ones.
             warnings.filterwarnings("ignore", message="PettingZoo in TorchRL is tested")
@@ -155,99 +149,6 @@ def is_numeric(space: Space[Any] | None) -> bool:
     if isinstance(space, Box):
         return True
     return space is not None and not isinstance(space, Text) and not space.contains("text")
-
-
-class _SharedEpisodes:
-    """Copies of an environment, and which episode each of them plays next."""
-
-    def __init__(self, env: ParallelEnv | Callable[[], ParallelEnv]) -> None:
-        self.copies = Copies(env)
-        self.has_rows = isinstance(self.copies[0].unwrapped, TextEnv)
-        self.handed_out = 0
-        self.seeded: set[int] = set()
-        self.unplayed: list[Plan] = []
-
-    def next_copy(self) -> int:
-        index = self.handed_out
-        self.handed_out += 1
-        self.copies.grow(self.handed_out)
-        return index
-
-    def plan(self, index: int, seed: int | None, options: Mapping[str, Any] | None) -> Plan:
-        # Vectorised environments seed their parts one by one, each with another seed. The first
-        # one begins the order of the rows anew, the others go on with it.
-        goes_on = self.has_rows and bool(self.seeded) and index not in self.seeded
-        if seed is None and options is None and self.unplayed:
-            return self.unplayed.pop(0)
-        if seed is None:
-            return self.copies.plan(None, options)
-        if goes_on:
-            self.seeded.add(index)
-            return seed, self.copies.plan(None, options)[1]
-        self.seeded, self.unplayed = {index}, []
-        return self.copies.plan(seed, options)
-
-
-class _OneOfMany(BaseParallelWrapper):  # type: ignore[misc]
-    """One copy, which asks the others what is left to play, and checks what TorchRL would not."""
-
-    def __init__(self, episodes: _SharedEpisodes, info_keys: tuple[str, ...]) -> None:
-        self._index = episodes.next_copy()
-        super().__init__(episodes.copies[self._index])
-        self._episodes = episodes
-        self._info_keys = info_keys
-        self._unplayed: Plan | None = None
-        self._only_looked_at = True
-
-    def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Any:
-        # TorchRL resets to read the specs and to set a seed, and once more to begin: an episode
-        # that was only looked at is played then, so that no row is lost.
-        plan = self._unplayed
-        if plan is None or seed is not None or options is not None:
-            plan = self._episodes.plan(self._index, seed, options)
-        self._unplayed = plan if self._only_looked_at or seed is not None else None
-        self._only_looked_at = False
-        observations, infos = self._episodes.copies.reset(self._index, *plan)
-        return observations, self._numeric(infos)
-
-    def step(self, actions: Mapping[str, Any]) -> Any:
-        self._unplayed = None
-        acting = {agent: actions[agent] for agent in self.agents}
-        observations, rewards, terminations, truncations, infos = self.env.step(acting)
-        if not self.agents and len({*terminations.values()}) + len({*truncations.values()}) > 2:
-            raise ValueError(
-                f"an episode of {self.env} ended terminated for some agents and truncated for "
-                f"others ({terminations}, {truncations}), of which TorchRL makes neither; put "
-                "UniformEnd around the environment"
-            )
-        return observations, rewards, terminations, truncations, self._numeric(infos)
-
-    def close(self) -> None:
-        if self._unplayed is not None:
-            self._episodes.unplayed.append(self._unplayed)
-            self._unplayed = None
-        self.env.close()
-
-    def _numeric(self, infos: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        return {
-            agent: {
-                **{key: _number(agent, key, infos[agent].get(key)) for key in self._info_keys},
-                **({MASK: infos[agent][MASK]} if MASK in infos[agent] else {}),
-            }
-            for agent in self.possible_agents
-            if agent in infos
-        }
-
-
-def _number(agent: str, key: str, value: Any) -> float:
-    if value is None:
-        return 0.0
-    if not isinstance(value, bool | int | float | np.number | np.bool_):
-        raise TypeError(
-            f"infos[{agent!r}][{key!r}] ({value!r}) must be a number, of which TorchRL makes a "
-            f"tensor; take {key!r} out of info_keys"
-        )
-    return float(value)
 
 
 def _checked_groups(group_map: GroupMap | None, agents: list[str]) -> dict[str, list[str]]:
