@@ -15,7 +15,7 @@ from marlogue.envs.episodes import WAITS, StepResult
 from marlogue.envs.joint_text import joint_text
 from marlogue.envs.spaces import UnicodeText
 from marlogue.envs.task import MAX_CHARS, flag, whole_number
-from marlogue.wrappers.view import View, require_texts, waits
+from marlogue.wrappers.view import View, idle_text, require_texts, waits
 from marlogue.wrappers.vocabulary import as_vocabulary, require_room
 
 
@@ -30,7 +30,8 @@ class TokenByToken(View):
 
     Observations are texts: the prompt, and behind it what the agent has written so far. The agent's
     info gets `action_mask` (int8 array [V]): all ones, or the end token alone once the text is
-    closed (token 0 where the vocabulary has no end).
+    closed (token 0 where the vocabulary has no end). Where an agent's action space does not contain
+    the empty text, its first token must not be the end.
 
     Args:
         env: an environment whose observations and actions are texts.
@@ -66,6 +67,8 @@ class TokenByToken(View):
             raise TypeError(f"separator ({separator!r}) must be a text")
         self.separator = separator
         self.ignore_masked = flag("ignore_masked", ignore_masked)
+        # Agents whose text must not be empty.
+        self._wordy = {a for a in env.possible_agents if not env.action_space(a).contains("")}
         self.idle = 0 if self.vocabulary.end is None else self.vocabulary.end
         agents = list(env.possible_agents)
         longest = len(separator) + self.vocabulary.longest_text(self.max_tokens)
@@ -100,12 +103,14 @@ class TokenByToken(View):
     @override
     def check_action(self, agent: str, action: Any) -> None:
         super().check_action(agent, action)
-        if agent in self._closed and int(action) != self.idle and not self.ignore_masked:
-            raise ValueError(
-                f"the action of {agent} ({action}, {self.vocabulary.piece(int(action))!r}) is "
-                f"masked, its text is closed; choose where infos[{agent!r}]['action_mask'] is 1, "
-                "or set ignore_masked=True for a learner that reads no masks"
-            )
+        if self._mask(agent)[int(action)] or (agent in self._closed and self.ignore_masked):
+            return
+        raise ValueError(
+            f"the action of {agent} ({action}, {self.vocabulary.piece(int(action))!r}) is masked, "
+            f"its text {'is closed' if agent in self._closed else 'must not be empty'}; choose "
+            f"where infos[{agent!r}]['action_mask'] is 1, or set ignore_masked=True for a learner "
+            "that reads no masks (texts that must not be empty: give the vocabulary no end)"
+        )
 
     @override
     def step(self, actions: Mapping[str, Any]) -> StepResult:
@@ -128,7 +133,9 @@ class TokenByToken(View):
         if closed.issuperset(self.agents):
             return self.step_inside(
                 {
-                    agent: "" if agent in self._waiting else self._text(written[agent])
+                    agent: self._text(written[agent])
+                    if agent not in self._waiting
+                    else idle_text(self.env.action_space(agent))
                     for agent in self.agents
                 }
             )
@@ -166,6 +173,8 @@ class TokenByToken(View):
         if agent in self._closed:
             mask[:] = 0
             mask[self.idle] = 1
+        elif agent in self._wordy and self.vocabulary.end is not None:
+            mask[self.vocabulary.end] = agent not in self.agents or bool(self._written[agent])
         return mask
 
 

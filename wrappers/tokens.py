@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from marlogue.envs.callbacks import noted
 from marlogue.envs.task import whole_number
-from marlogue.wrappers.view import View, require_texts, waits
+from marlogue.wrappers.view import View, idle_text, require_texts, waits
 from marlogue.wrappers.vocabulary import as_vocabulary, require_room
 
 LARGE_HEAD = 250_000
@@ -109,7 +109,7 @@ class TokenActions(View):
     and 16 places that is 51 million parameters behind 64 hidden units (the default of
     stable-baselines3), over 50 words it is 52 thousand. `TokenByToken` has V outputs.
 
-    The text of an agent that waits (`marlogue.envs.WAITS`) is empty, whatever it chooses.
+    An agent that waits (`marlogue.envs.WAITS`) says nothing, whatever it chooses.
 
     Args:
         env: an environment whose actions are texts.
@@ -118,7 +118,8 @@ class TokenActions(View):
 
     Raises:
         TypeError: when an argument has a wrong type, or actions are not texts.
-        ValueError: when a text of so many tokens may be longer than the environment takes.
+        ValueError: when a text of so many tokens may be longer than the environment takes, or
+            empty where it takes no empty text.
     """
 
     shared: ClassVar[tuple[str, ...]] = ("vocabulary",)
@@ -129,6 +130,13 @@ class TokenActions(View):
         self.vocabulary = as_vocabulary(vocabulary)
         self.length = whole_number("length", length)
         require_room(env, self.vocabulary, self.length, "length")
+        picky = [agent for agent in env.possible_agents if not env.action_space(agent).contains("")]
+        if picky and self.vocabulary.end is not None:
+            raise ValueError(
+                f"vocabulary must have no end, which may leave a text empty: the action space of "
+                f"{picky[0]}, {env.action_space(picky[0])}, does not contain it. Leave end out, or "
+                "use TokenByToken, which masks it"
+            )
         outputs = self.length * len(self.vocabulary)
         if outputs > LARGE_HEAD:
             logger.warn(
@@ -154,5 +162,5 @@ class TokenActions(View):
     @override
     def act(self, agent: str, action: Any) -> str:
         if agent in self._waiting:
-            return ""
+            return idle_text(self.env.action_space(agent))
         return self.vocabulary.decode(np.asarray(action).tolist())

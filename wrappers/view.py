@@ -213,3 +213,10 @@ def alike(env: ParallelEnv, target: str) -> tuple[Space[Any], Space[Any]]:
 def waits(info: Mapping[str, Any]) -> bool:
     """Whether the environment says that it is not this agent's turn (see `marlogue.envs.WAITS`)."""
     return bool(info.get(WAITS, False))
+
+
+def idle_text(space: Space[Any]) -> str:
+    """What an agent that waits says: nothing, or the least that its action space contains."""
+    if space.contains(""):
+        return ""
+    return min(space.characters) * space.min_length if isinstance(space, Text) else "text"

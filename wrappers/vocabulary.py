@@ -110,7 +110,8 @@ class Words(Vocabulary):
 
     @override
     def longest_text(self, count: int) -> int:
-        return count * (max(map(len, self.words)) + len(self.separator))
+        said = [len(word) for index, word in enumerate(self.words) if index != self.end]
+        return count * max(said, default=0) + (count - 1) * len(self.separator)
 
     @override
     def join(self, indices: Sequence[int]) -> str:
@@ -187,8 +188,9 @@ class TokenizerVocabulary(Vocabulary):
         self.end = self._index_of("eos_token_id" if end is None else end)
         own = self._index_of("pad_token_id")
         self.pad = self.end if own is None else own
-        raw = [len(text) for text, token in vocab.items() if token in self._index]
-        self._longest = max(raw) if vocab else max(len(self.piece(i)) for i in range(len(self)))
+        said = set(range(len(self))) - {self.end}
+        raw = [len(text) for text, token in vocab.items() if self._index.get(token) in said]
+        self._longest = max(raw or [len(self.piece(index)) for index in said], default=0)
 
     def _index_of(self, token: int | str) -> int | None:
         """The index of a token id, or of the one that the tokenizer has under a name."""

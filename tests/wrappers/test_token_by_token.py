@@ -16,6 +16,7 @@ from marlogue.wrappers.tokens import TokenObservations
 from marlogue.wrappers.uniform_end import UniformEnd
 from marlogue.wrappers.vocabulary import Words
 from tests.support.envs import LeaverEnv, text_env
+from tests.support.strangers import EchoGame, TakingTurns
 
 WORDS = Words(["red", "gold", "blue"], end="<end>")
 RED, GOLD, BLUE, END = range(4)
@@ -118,6 +119,32 @@ def test_empty_texts():
     env.step({"agent_0": RED})
     env.step({"agent_0": END})
     assert env.given[1:] == [{"agent_0": "red"}]
+
+
+def test_a_text_that_must_not_be_empty():
+    echo = Words([*EchoGame.WORDS, "quit"], end="<end>", separator="")
+    env = TokenByToken(EchoGame(turns=2), echo, 1)
+    _, infos = env.reset(seed=0)
+    assert masks(infos)["bob"] == [1, 1, 1, 1, 1, 0]
+    with pytest.raises(ValueError, match=r"bob \(5, '<end>'\) is masked, its text must not be emp"):
+        env.step(act(env, 0, 5))
+    assert env.step(act(env, 0, 1)).rewards == {"ann": 1.0, "bob": 1.0}
+    _, _, terminations, _, infos = env.step(act(env, 1, 2))
+    assert terminations == {"ann": True, "bob": True}
+    assert masks(infos)["bob"] == [1] * 6
+
+    env = TokenByToken(EchoGame(), Words(["a", "b"], end="<end>", separator=""), 3)
+    env.reset()
+    *_, infos = env.step(act(env, 0, 1))
+    assert masks(infos)["ann"] == [1, 1, 1]  # there is something now
+
+    # Whoever waits there says the least that is allowed.
+    env = TokenByToken(TakingTurns(turns=2), echo, 1)
+    _, infos = env.reset(seed=0)
+    assert masks(infos)["bob"] == [0, 0, 0, 0, 0, 1]
+    env.step(act(env, 0, 5))
+    env.step(act(env, 5, 2))
+    assert env.agents == []
 
 
 def test_without_an_end_all_texts_have_max_tokens():
@@ -234,7 +261,7 @@ def test_copies_made_in_mid_turn_play_on_apart():
 def test_spaces_hold_the_longest_texts():
     env = TokenByToken(coordination(max_prompt_chars=18), WORDS, 3)
     space = env.observation_space("agent_0")
-    assert space == UnicodeText(18 + 1 + 3 * 6)
+    assert space == UnicodeText(18 + 1 + 3 * 4 + 2)
     env.reset(seed=0)
     while env.agents:
         result = env.step(act(env, *[GOLD if env.state().count("gold") < 4 else END] * 2))
@@ -268,7 +295,7 @@ def test_bad_input():
         TokenByToken(coordination(), WORDS, 1, ignore_masked="no")
     with pytest.raises(TypeError, match="must have the method encode"):
         TokenByToken(coordination(), ["red"], 1)
-    with pytest.raises(ValueError, match=r"max_tokens \(3\) must be so small .* 18 characters"):
-        TokenByToken(coordination(max_completion_chars=17), WORDS, 3)
+    with pytest.raises(ValueError, match=r"max_tokens \(3\) must be so small .* 14 characters"):
+        TokenByToken(coordination(max_completion_chars=13), WORDS, 3)
     with pytest.raises(TypeError, match="actions are texts"):
         TokenByToken(TokenByToken(coordination(), WORDS, 1), WORDS, 1)

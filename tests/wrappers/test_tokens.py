@@ -15,6 +15,7 @@ from marlogue.wrappers.tokens import TokenActions, TokenObservations
 from marlogue.wrappers.uniform_end import UniformEnd
 from marlogue.wrappers.vocabulary import TokenizerVocabulary, Words
 from tests.support.envs import LeaverEnv, text_env
+from tests.support.strangers import TakingTurns
 
 WORDS = Words(VOCABULARY)
 DAWN, RED, HEARD, NOTHING = (VOCABULARY.index(w) for w in ("dawn", "red", "heard", "nothing"))
@@ -129,6 +130,15 @@ def test_a_waiting_agent_says_nothing():
     assert [env.act(agent, np.array([0])) for agent in env.agents] == ["red", ""]
 
 
+def test_where_texts_must_not_be_empty():
+    with pytest.raises(ValueError, match=r"must have no end.*action space of ann, Text\(1, 6"):
+        TokenActions(TakingTurns(), Words(["ant"], end="."), 1)
+    env = TokenActions(TakingTurns(turns=2), Words(["ant", "bee"]), 1)
+    env.reset(seed=0)
+    assert env.act("bob", np.array([0])) == "0"  # it waits: the least that is allowed
+    assert env.step(act(env, [0], [0])).rewards == {"ann": 1.0, "bob": 0.0}
+
+
 def test_both_together_pass_the_conformance_suite():
     env = TokenObservations(TokenActions(coordination(), WORDS, 1), WORDS, 4)
     with warnings.catch_warnings():
@@ -187,7 +197,7 @@ def test_bad_action_options():
     with pytest.raises(TypeError, match="observations are texts"):
         TokenObservations(TokenObservations(coordination(), WORDS, 4), WORDS, 4)
     short = coordination(max_completion_chars=14)
-    with pytest.raises(ValueError, match=r"length \(2\) must be so small .* may have 16 char"):
+    with pytest.raises(ValueError, match=r"length \(2\) must be so small .* may have 15 char"):
         TokenActions(short, WORDS, 2)
     TokenActions(short, WORDS, 1)
     env.reset()
