@@ -58,7 +58,8 @@ class Copies:
         """The arguments of a reset, of any copy, that begins the next episode.
 
         Args:
-            seed: begins the order of rows anew; the counter of other environments is left alone.
+            seed: begins the order of rows anew; of other environments, the plans that follow
+                count on from it.
             options: passed on.
         """
         options = None if options is None else dict(options)
@@ -66,7 +67,8 @@ class Copies:
             origin = self._rows.next_origin(seed, options)
             return seed, {**(options or {}), "item": origin.item, "row": origin.row}
         if seed is None:
-            seed, self._next_seed = self._next_seed, self._next_seed + 1
+            seed = self._next_seed
+        self._next_seed = seed + 1
         return seed, options
 
     def reset(self, index: int, seed: int | None, options: dict[str, Any] | None) -> Any:

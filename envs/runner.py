@@ -91,7 +91,7 @@ class BatchRunner:
 
     Starts take effect in order, as if one environment were reset with each: an unseeded start of a
     `TextEnv` plays the next row, a seeded one begins its row order anew. Of other environments
-    every copy starts out the same, so an unseeded start gets a seed from a counter.
+    every copy starts out the same, so an unseeded start gets the seed after the last one (from 0).
 
     Args:
         env: the environment, or a function that makes it (for one that cannot be deep-copied).

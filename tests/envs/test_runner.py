@@ -281,7 +281,7 @@ class TestForeign:
     def test_generations_share_a_seed_and_unseeded_starts_differ(self):
         episodes = BatchRunner(LeaverEnv()).reset([Start(), Start(seed=9), Start()], 2)
         seeds = [episode.infos["agent_0"]["seed"] for episode in episodes]
-        assert seeds == [0, 0, 9, 9, 1, 1]
+        assert seeds == [0, 0, 9, 9, 10, 10]
 
     def test_copies_are_used_again(self):
         made = []
