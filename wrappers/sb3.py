@@ -102,6 +102,8 @@ class TeamVecEnv(VecEnv):
 
     def step_async(self, actions: npt.NDArray[Any]) -> None:
         """Keep the actions, [num_envs, ...], for `step_wait`."""
+        if not self._shown[0]:
+            raise RuntimeError("step was called before reset; call reset first")
         if len(actions) != self.num_envs:
             raise ValueError(
                 f"actions ({len(actions)}) must be as many as environments ({self.num_envs})"
@@ -115,7 +117,7 @@ class TeamVecEnv(VecEnv):
             Observations, rewards (float32 [num_envs]), dones (bool [num_envs]) and infos.
         """
         if self._actions is None:
-            raise RuntimeError("step_wait was called without actions; call reset and step_async")
+            raise RuntimeError("step_wait was called without actions; call step_async first")
         actions, self._actions = self._actions, None
         rewards = np.zeros(self.num_envs, dtype=np.float32)
         dones = np.zeros(self.num_envs, dtype=np.bool_)

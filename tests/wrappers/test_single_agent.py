@@ -11,7 +11,9 @@ from marlogue.agents import LLMPolicy, SamplingParams, tiny_model
 from marlogue.envs import coordination_v0, story_length_v0
 from marlogue.wrappers import CandidateActions, EmbedObservations, HashedNgrams, SingleAgent
 from marlogue.wrappers.seats import idle_action
+from tests.support.command_line import ROOT
 from tests.support.envs import LeaverEnv, text_env
+from tests.support.example_runs import returns_of
 from tests.support.turns import Alternating
 
 WORDS = list(coordination_v0.ANSWERS.values())
@@ -306,3 +308,9 @@ def test_who_waits_does_something_that_is_allowed(space, info, expected):
     action = idle_action(space, info)
     assert space.contains(action)
     assert np.array_equal(action, expected)
+
+
+def test_the_example_learns_with_a_partner_that_slips():
+    before, after = returns_of(ROOT / "examples" / "plugging_in" / "gymnasium_single.py")
+    assert before < 0.5
+    assert after > 0.8
