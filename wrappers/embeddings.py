@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections.abc import Callable, Sequence
@@ -148,6 +149,7 @@ class HashedNgrams:
         # the kinds.
         kinds = np.arange(2, dtype=np.uint64) + np.uint64(2 * (self.seed % 2**62))
         self._starts = _mix(kinds + np.uint64(1))
+        self._both_signs = np.uint64(2 * self.size)
         self._salts = _mix(np.arange(1, self.hashes + 1, dtype=np.uint64))[:, np.newaxis]
 
     def __call__(self, prompt: str) -> NDArray[np.float32]:
@@ -163,11 +165,12 @@ class HashedNgrams:
         if not runs:
             return np.zeros(self.size, dtype=np.float32)
         mixed = _mix(np.concatenate(runs) ^ self._salts).ravel()
-        places = (mixed % np.uint64(self.size)).astype(np.intp)
-        signs = np.where(mixed >> np.uint64(63), -1.0, 1.0)
-        vector = np.bincount(places, weights=signs, minlength=self.size)
-        norm = np.sqrt(vector @ vector)
-        return (vector / norm if norm else vector).astype(np.float32)
+        # The upper half of the places counts what goes into the lower half with a minus.
+        places = (mixed % self._both_signs).astype(np.intp)
+        counts = np.bincount(places, minlength=2 * self.size)
+        vector = (counts[: self.size] - counts[self.size :]).astype(np.float32)
+        norm = math.sqrt(vector @ vector)
+        return vector / np.float32(norm) if norm else vector
 
 
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -189,8 +192,12 @@ def _runs(
     return runs
 
 
+_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
+_MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Scramble 64-bit numbers: the finaliser of splitmix64 (Steele et al. 2014)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    values = (values ^ (values >> _SHIFTS[0])) * _MULTIPLIERS[0]
+    values = (values ^ (values >> _SHIFTS[1])) * _MULTIPLIERS[1]
+    return values ^ (values >> _SHIFTS[2])

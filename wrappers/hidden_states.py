@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -16,13 +17,18 @@ from marlogue.envs.task import whole_number
 from marlogue.wrappers.recent import Recent
 
 POOLINGS = ("mean", "last")
+_FLOOR = 0.1  # of the mean deviation
 
 
 class PooledHidden:
     """Embed a text by what a transformers model makes of it: `embed(prompt) -> float32 [D]`.
 
-    The hidden states after the last layer, averaged over the tokens, or those of the last token.
-    An empty text gives zeros. No gradient is kept, and the model's mode is put back.
+    The hidden states after the last layer, averaged over the tokens, or those of the last token; an
+    empty text gives zeros. No gradient is kept, and the model's mode is put back.
+
+    Hidden states of different prompts have most in common: with a pretrained model one coordinate
+    may be a hundred times larger than what tells two prompts apart, and a small network learns
+    badly from that. `standardize_on` some prompts of the task to bring out the differences.
 
     Vectors are remembered, so the model is taken to stay as it is; call `forget` after training it.
 
@@ -33,6 +39,8 @@ class PooledHidden:
         max_prompt_tokens: the longest text; None for the model's context.
         prompt_overflow: "error" refuses a longer text; "truncate" cuts it on the left, and logs a
             warning.
+        standardize_on: at least two different texts, over which each number of the vectors is
+            brought to mean 0 and standard deviation 1. None leaves them as they are.
         remember: of how many texts the vectors are remembered.
 
     Attributes:
@@ -50,6 +58,7 @@ class PooledHidden:
         pooling: Literal["mean", "last"] = "mean",
         max_prompt_tokens: int | None = None,
         prompt_overflow: PromptOverflow = "error",
+        standardize_on: Iterable[str] | None = None,
         remember: int = 4096,
     ) -> None:
         if pooling not in POOLINGS:
@@ -63,23 +72,39 @@ class PooledHidden:
         )
         self.size = self.trunk.width
         self._recent: Recent[str, NDArray[np.float32]] = Recent(remember)
+        self._texts = None if standardize_on is None else _different(standardize_on)
+        self._mean, self._scale = self._statistics()
 
     def __call__(self, prompt: str) -> NDArray[np.float32]:
         """Embed a text."""
         vector = self._recent.get(prompt)
         if vector is None:
-            vector = self._read(prompt)
+            vector = self._vector(prompt)
             self._recent.put(prompt, vector)
         return vector.copy()
 
     def forget(self) -> None:
         """Read every text anew from now on; to be called when the model's weights have changed."""
         self._recent.clear()
+        self._mean, self._scale = self._statistics()
+
+    def _statistics(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """What is taken off each number, and what it is divided by."""
+        if self._texts is None:
+            return np.zeros(self.size, np.float32), np.ones(self.size, np.float32)
+        vectors = np.stack([self._read(text) for text in self._texts])
+        deviation = vectors.std(0)
+        # A number that hardly changes here must not explode where it does change.
+        floor = max(_FLOOR * float(deviation.mean()), float(np.finfo(np.float32).tiny))
+        return vectors.mean(0), np.maximum(deviation, floor)
+
+    def _vector(self, prompt: str) -> NDArray[np.float32]:
+        if not prompt:
+            return np.zeros(self.size, dtype=np.float32)
+        return (self._read(prompt) - self._mean) / self._scale
 
     @torch.no_grad()
     def _read(self, prompt: str) -> NDArray[np.float32]:
-        if not prompt:
-            return np.zeros(self.size, dtype=np.float32)
         ids = self.encode(prompt)
         self.trunk.check_readable([ids], "a prompt", "set max_prompt_tokens")
         with eval_mode(self.trunk.model):
@@ -99,3 +124,15 @@ def _limit(max_prompt_tokens: int | None, context: int | None) -> int | None:
             f"max_prompt_tokens ({limit}) must be at most the model's context of {context} tokens"
         )
     return limit
+
+
+def _different(texts: Iterable[str]) -> list[str]:
+    if isinstance(texts, str):
+        raise TypeError(f"standardize_on ({texts!r}) must be texts, not one text")
+    different = list(dict.fromkeys(texts))
+    if len(different) < 2:
+        raise ValueError(
+            f"standardize_on ({different!r}) must hold at least two different texts; give prompts "
+            "of the task"
+        )
+    return different

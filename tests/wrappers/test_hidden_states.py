@@ -83,6 +83,46 @@ def test_vectors_are_remembered_until_told_to_forget():
     assert not np.array_equal(embed("dawn"), before)
 
 
+def test_standardized_over_prompts_of_the_task():
+    model, tokenizer = parts()
+    with torch.no_grad():
+        model.base_model.ln_f.bias[3] = 500.0  # one number drowns the others, as in real models
+    cues = list(coordination_v0.ANSWERS)
+    plain = PooledHidden(model, tokenizer)
+    embed = PooledHidden(model, tokenizer, standardize_on=[*cues, "dawn"])
+    vectors = np.stack([embed(cue) for cue in cues])
+    assert np.allclose(vectors.mean(0), 0, atol=1e-3)
+    assert np.allclose(np.median(vectors.std(0)), 1, atol=1e-3)
+    similar = [
+        [float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)) for a in vs]
+        for vs, b in (
+            ([plain(cue) for cue in cues], plain("noon")),
+            ([embed(cue) for cue in cues], embed("noon")),
+        )
+    ]
+    assert min(similar[0]) > 0.99
+    assert sorted(similar[1])[-2] < 0.9
+    before = embed("dusk heard")
+    with torch.no_grad():
+        model.base_model.ln_f.bias[3] = 0.0
+    embed.forget()
+    # The mean was measured again, so that what all prompts have in common plays no part.
+    assert np.allclose(embed("dusk heard"), before, atol=0.05)
+    assert embed("").tolist() == [0.0] * 16
+
+
+def test_a_number_that_does_not_change_does_not_explode():
+    class Flat(torch.nn.Module):
+        def forward(self, states):
+            return states * torch.tensor([1.0] * 8 + [0.0] * 8)
+
+    model, tokenizer = parts()
+    model.base_model.ln_f = torch.nn.Sequential(model.base_model.ln_f, Flat())
+    embed = PooledHidden(model, tokenizer, standardize_on=["dawn", "noon"])
+    assert np.isfinite(embed("dusk")).all()
+    assert embed("dusk")[8:].tolist() == [0.0] * 8
+
+
 def test_an_empty_prompt_gives_zeros():
     assert PooledHidden(*parts())("").tolist() == [0.0] * 16
 
@@ -107,6 +147,8 @@ def test_a_prompt_that_is_too_long(caplog):
         ({"max_prompt_tokens": 9}, ValueError, r"max_prompt_tokens \(9\).*context of 8"),
         ({"max_prompt_tokens": 0}, ValueError, r"max_prompt_tokens \(0\)"),
         ({"prompt_overflow": "cut"}, ValueError, r"prompt_overflow \('cut'\)"),
+        ({"standardize_on": ["dawn", "dawn"]}, ValueError, r"\['dawn'\]\) must hold at least two"),
+        ({"standardize_on": "dawn"}, TypeError, r"standardize_on \('dawn'\) must be texts"),
         ({"remember": -1}, ValueError, r"remember \(-1\)"),
     ],
 )
