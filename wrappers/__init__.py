@@ -9,25 +9,44 @@ Importing this package registers the tasks with Gymnasium, as `marlogue/coordina
 
 from marlogue.wrappers import registration
 from marlogue.wrappers.action_mask import ActionMask
+from marlogue.wrappers.candidate_sources import CandidateSource
 from marlogue.wrappers.candidates import CandidateActions
+from marlogue.wrappers.dict_prompt import DictPrompt
 from marlogue.wrappers.embeddings import EmbedObservations, HashedNgrams
+from marlogue.wrappers.history import History
 from marlogue.wrappers.numeric_state import NumericState
+from marlogue.wrappers.record import Record, replay
 from marlogue.wrappers.sampled_candidates import SampledCandidates
 from marlogue.wrappers.single_agent import SingleAgent
+from marlogue.wrappers.token_by_token import TokenByToken
+from marlogue.wrappers.tokens import TokenActions, TokenObservations
+from marlogue.wrappers.turn_based import TurnBased
 from marlogue.wrappers.uniform_end import UniformEnd
 from marlogue.wrappers.vector import TextVectorEnv
 from marlogue.wrappers.view import View
+from marlogue.wrappers.vocabulary import TokenizerVocabulary, Words
 
 __all__ = [
     "ActionMask",
     "CandidateActions",
+    "CandidateSource",
+    "DictPrompt",
     "EmbedObservations",
     "HashedNgrams",
+    "History",
     "NumericState",
+    "Record",
     "SampledCandidates",
     "SingleAgent",
     "TextVectorEnv",
+    "TokenActions",
+    "TokenByToken",
+    "TokenObservations",
+    "TokenizerVocabulary",
+    "TurnBased",
     "UniformEnd",
     "View",
+    "Words",
     "registration",
+    "replay",
 ]
