@@ -79,32 +79,42 @@ class EmbedObservations(View):
     def _vector(self, prompt: str, where: str, size: int | None) -> NDArray[np.float32]:
         """What `embed` makes of a prompt, as a float32 array of its own."""
         returned = self.embed(prompt)
+        if isinstance(returned, np.ndarray) and returned.dtype == np.float32:
+            vector = returned.copy()
+        else:
+            vector = self._converted(returned, where)
+        if vector.ndim != 1 or vector.size != (size or max(1, vector.size)):
+            raise ValueError(
+                f"{self._blamed()} a vector of {size or 'some'} numbers {where}, not "
+                f"{kind_of(returned)} of shape {vector.shape}"
+            )
+        if not np.isfinite(vector).all():
+            wrong = int(np.flatnonzero(~np.isfinite(vector))[0])
+            raise ValueError(
+                f"{self._blamed()} finite numbers {where}; number {wrong} is {returned[wrong]}"
+            )
+        if self._bounded and ((vector < self.low).any() or (vector > self.high).any()):
+            raise ValueError(
+                f"{self._blamed()} numbers from {self.low} to {self.high} {where}, not "
+                f"{vector.min()} to {vector.max()}; set low and high"
+            )
+        return vector
+
+    def _converted(self, returned: Any, where: str) -> NDArray[np.float32]:
         require_result(returned, "embed", self.embed)
-        blamed = f"embed ({callback_name(self.embed)}) must return"
         if hasattr(returned, "detach"):  # a tensor, on any device and of any dtype
             returned = returned.detach().cpu().float()
         try:
-            numbers = np.asarray(returned)
+            # What is too large becomes infinite, which is told afterwards.
             with np.errstate(over="ignore"):
-                vector = numbers.astype(np.float32)
+                return np.array(returned).astype(np.float32)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{blamed} numbers {where}, not {kind_of(returned)}: {error}"
+                f"{self._blamed()} numbers {where}, not {kind_of(returned)}: {error}"
             ) from None
-        if vector.ndim != 1 or vector.size != (size or max(1, vector.size)):
-            raise ValueError(
-                f"{blamed} a vector of {size or 'some'} numbers {where}, not {kind_of(returned)} "
-                f"of shape {vector.shape}"
-            )
-        if not np.isfinite(vector).all():
-            first = int(np.flatnonzero(~np.isfinite(vector))[0])
-            raise ValueError(f"{blamed} finite numbers {where}; number {first} is {numbers[first]}")
-        if self._bounded and ((vector < self.low).any() or (vector > self.high).any()):
-            raise ValueError(
-                f"{blamed} numbers from {self.low} to {self.high} {where}, not {vector.min()} to "
-                f"{vector.max()}; set low and high"
-            )
-        return vector
+
+    def _blamed(self) -> str:
+        return f"embed ({callback_name(self.embed)}) must return"
 
 
 class HashedNgrams:
