@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from gymnasium.spaces import Box, Dict, Space, Text, Tuple
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
+from marlogue.wrappers.numeric_spaces import is_numeric
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.torchrl_episodes import OneOfMany, SharedEpisodes
 
@@ -138,17 +138,6 @@ class EnvMaker:
             warnings.filterwarnings("ignore", message="PettingZoo in TorchRL is tested")
             # An agent that has ended is masked; the episode goes on for the others.
             return PettingZooWrapper(copy, group_map=groups, done_on_any=False, **self.settings)
-
-
-def is_numeric(space: Space[Any] | None) -> bool:
-    """Whether there is a space, and no text anywhere in it."""
-    if isinstance(space, Dict):
-        return all(is_numeric(part) for part in space.spaces.values())
-    if isinstance(space, Tuple):
-        return all(is_numeric(part) for part in space.spaces)
-    if isinstance(space, Box):
-        return True
-    return space is not None and not isinstance(space, Text) and not space.contains("text")
 
 
 def _checked_groups(group_map: GroupMap | None, agents: list[str]) -> dict[str, list[str]]:
