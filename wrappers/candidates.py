@@ -20,7 +20,7 @@ from marlogue.wrappers.candidate_sources import (
     Request,
     as_source,
 )
-from marlogue.wrappers.view import View, require_texts, waits
+from marlogue.wrappers.view import View, idle_text, require_texts, waits
 
 
 class CandidateActions(View):
@@ -28,7 +28,8 @@ class CandidateActions(View):
 
     The agent's info gets `action_mask` (int8 array [K], 1 where there is a text) and `candidates`
     (the texts of the moment). At the end of an episode the mask is all ones and there are no
-    candidates. An agent that waits (`marlogue.envs.WAITS`) has one candidate, the empty text.
+    candidates. An agent that waits (`marlogue.envs.WAITS`) has one candidate, the empty text (or
+    the shortest that its action space contains).
 
     Args:
         env: an environment whose actions are texts.
@@ -77,6 +78,7 @@ class CandidateActions(View):
         self.action_spaces = {agent: Discrete(self.num_candidates) for agent in env.possible_agents}
         if self.show:
             self.observation_spaces = {agent: self._listing(agent) for agent in env.possible_agents}
+        self._idle = {agent: idle_text(env.action_space(agent)) for agent in env.possible_agents}
         self._texts: dict[str, list[str]] = {}
         self._turn = -1
 
@@ -96,7 +98,8 @@ class CandidateActions(View):
         self._texts, self._turn = {}, -1
 
     @override
-    def act(self, agent: str, action: Any) -> str:
+    def check_action(self, agent: str, action: Any) -> None:
+        super().check_action(agent, action)
         texts = self._texts.get(agent)
         if texts is None:
             raise RuntimeError(f"{agent} has no candidates in this turn; call reset")
@@ -106,7 +109,10 @@ class CandidateActions(View):
                 f"in turn {self._turn}; choose where infos[{agent!r}]['action_mask'] is 1, or set "
                 "fill for a learner that reads no masks"
             )
-        return texts[int(action)]
+
+    @override
+    def act(self, agent: str, action: Any) -> str:
+        return self._texts[agent][int(action)]
 
     @override
     def _show(
@@ -133,7 +139,8 @@ class CandidateActions(View):
         for agent in seen:
             if agent in self.agents:
                 if waits(infos[agent]):
-                    texts[agent] = [""] if self.fill is None else [""] * self.num_candidates
+                    allowed = 1 if self.fill is None else self.num_candidates
+                    texts[agent] = [self._idle[agent]] * allowed
                 else:
                     requests.append(Request(agent, seen[agent], infos[agent]))
         if not requests:

@@ -107,7 +107,7 @@ class EmbedObservations(View):
         try:
             # What is too large becomes infinite, which is told afterwards.
             with np.errstate(over="ignore"):
-                return np.array(returned).astype(np.float32)
+                return np.asarray(returned).astype(np.float32)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{self._blamed()} numbers {where}, not {kind_of(returned)}: {error}"

@@ -235,6 +235,14 @@ def test_agents_that_wait_have_one_empty_answer():
     assert Silent.said == [{"ann": "ant", "bob": ""}]
     assert made_for == ["ann", "bob"]
 
+    # Stock spaces contain no empty text.
+    stock = CandidateActions(TakingTurns(), ["ant", "quit"])
+    _, infos = stock.reset(seed=0)
+    (idle,) = infos["bob"]["candidates"]
+    assert len(idle) == 1
+    stock.step({"ann": 0, "bob": 0})
+    assert stock.agents == ["ann", "bob"]
+
     filled = CandidateActions(Silent(), candidates, num_candidates=2, fill="")
     _, infos = filled.reset(seed=0)
     assert mask_of(infos, "bob") == [1, 1]
