@@ -16,7 +16,7 @@ from typing_extensions import override
 from marlogue.envs.callbacks import noted
 from marlogue.envs.copies import Copies
 from marlogue.envs.task import whole_number
-from marlogue.wrappers.openings import Opening, Openings
+from marlogue.wrappers.openings import Opening, openings
 from marlogue.wrappers.view import alike
 
 Arrays = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
@@ -64,7 +64,6 @@ class TeamVecEnv(VecEnv):
         self.num_episodes = whole_number("num_episodes", num_episodes)
         self._copies = Copies(env)
         self._copies.grow(self.num_episodes)
-        self._openings = Openings(self._copies)
         self.agents = list(self._copies.possible_agents)
         first = self._copies[0]
         for agent in self.agents:
@@ -92,7 +91,7 @@ class TeamVecEnv(VecEnv):
     def reset(self) -> Any:
         """Begin all episodes; returns the observations of all agents, [num_envs, ...]."""
         self._actions = None
-        plan = self._openings.plan(range(self.num_episodes), self._seed, self._episode_options())
+        plan = openings(self._copies, range(self.num_episodes), self._seed, self._episode_options())
         for opening in plan:
             self._start(opening)
         self._seed = None
@@ -130,7 +129,7 @@ class TeamVecEnv(VecEnv):
             infos += told
             if over:
                 ended.append(episode)
-        for opening in self._openings.plan(ended, None):
+        for opening in openings(self._copies, ended, None):
             self._start(opening)
         return self._observations(), rewards, dones, infos
 

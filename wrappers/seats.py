@@ -10,14 +10,14 @@ from gymnasium.spaces import Discrete, Space, Text
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.envs.text_env import TextEnv, step_many
+from marlogue.envs.waiting import idle_text, waits
 from marlogue.wrappers.partners import Asked, Partners
-from marlogue.wrappers.view import waits
 
 
 def idle_action(space: Space[Any], info: Mapping[str, Any]) -> Any:
     """What a waiting agent does: something allowed, which the environment ignores."""
     if isinstance(space, Text):
-        return space.characters[0] * space.min_length if space.min_length else ""
+        return idle_text(space)
     if isinstance(space, Discrete):
         allowed = np.flatnonzero(info.get("action_mask", ()))
         return space.start + space.dtype.type(allowed[0] if allowed.size else 0)

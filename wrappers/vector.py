@@ -14,7 +14,7 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.envs.copies import Copies
 from marlogue.envs.task import whole_number
-from marlogue.wrappers.openings import Opening, Openings
+from marlogue.wrappers.openings import Opening, openings
 from marlogue.wrappers.partners import Partners, Policy
 from marlogue.wrappers.seats import Seat, play_on
 from marlogue.wrappers.single_agent import MOST_EPISODES, check_action, chosen_agent, no_turn
@@ -63,11 +63,13 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         sampling: SamplingParams | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     ) -> None:
+        self.closed = (
+            True  # until there is something to close: gymnasium 1.2 does so when collected
+        )
         self.num_envs = num_envs = whole_number("num_envs", num_envs, 1)
         self.autoreset_mode = _mode(autoreset_mode)
         self._copies = Copies(env)
         self._copies.grow(num_envs)
-        self._openings = Openings(self._copies)
         first = self._copies[0]
         self.agent = chosen_agent(first, agent)
         self.partners = Partners(first, self.agent, others, sampling)
@@ -86,6 +88,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         self._episodes = [0] * num_envs
         self._over = np.ones(num_envs, dtype=np.bool_)
         self._begun = False
+        self.closed = False
 
     def reset(
         self,
@@ -110,7 +113,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         given = passed or None
         if seed is None or isinstance(seed, int | np.integer):
             super().reset(seed=None if seed is None else int(seed))
-            plan = self._openings.plan(chosen, None if seed is None else int(seed), given)
+            plan = openings(self._copies, chosen, None if seed is None else int(seed), given)
         else:
             plan = self._own_openings(chosen, list(seed), given)
         if seed is not None:
@@ -141,7 +144,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         active = np.flatnonzero(~self._over)
         seats = [self._seats[index] for index in active]
         play_on(seats, [moves[index] for index in active], self.partners)
-        self._begin(self._openings.plan(fresh.tolist(), None))
+        self._begin(openings(self._copies, fresh.tolist(), None))
         rewards = np.zeros(self.num_envs, dtype=np.float64)
         rewards[active] = [seat.earned() for seat in seats]
         terminations = np.array([seat.terminated for seat in self._seats])
@@ -166,7 +169,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
             for index in ended:
                 seat = self._seats[index]
                 last[index] = {"final_obs": seat.observation, "final_info": seat.info}
-            self._begin(self._openings.plan(ended, None))
+            self._begin(openings(self._copies, ended, None))
         for index, seat in enumerate(self._seats):
             infos = self._add_info(infos, last.get(index, {}), index)
             infos = self._add_info(infos, seat.info, index)
@@ -184,7 +187,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
             if not again:
                 self._over[[opening.copy for opening in plan]] = False
                 return
-            plan = self._openings.plan(again, None, options)
+            plan = openings(self._copies, again, None, options)
         raise RuntimeError(no_turn(self._copies[0], self.agent))
 
     def _start(self, opening: Opening) -> None:
@@ -204,7 +207,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
                 f"seed ({len(seeds)} of them) must be one integer, or one for each of the "
                 f"{self.num_envs} episodes"
             )
-        return self._openings.plan_each({index: seeds[index] for index in chosen}, options)
+        return [Opening(index, *self._copies.plan(seeds[index], options)) for index in chosen]
 
     def _masked(self, mask: Any) -> list[int]:
         if mask is None:

@@ -199,6 +199,21 @@ class TestPolicies:
         assert first == again
         assert len(set(first)) == 4
 
+    def test_each_turn_has_random_numbers_of_its_own(self):
+        drawn = []
+
+        def listens(prompt, rng):
+            drawn.append(rng.random())
+            return "x"
+
+        env = SingleAgent(text_env(num_turns=3, num_agents=3), "agent_0", listens)
+        for _ in range(2):
+            env.reset(seed=3)
+            for _ in range(3):
+                env.step("x")
+        assert len(set(drawn)) == 6
+        assert drawn[:6] == drawn[6:]
+
     def test_language_models_follow_the_seed(self):
         params = SamplingParams(max_new_tokens=3)
         texts = coordination_v0.parallel_env(render_mode="ansi")
