@@ -32,9 +32,10 @@ def textarena_env(
 
     The player whose turn it is sees what TextArena's wrappers show it (`-v0`: the whole dialogue,
     `-v0-train`: mostly the rules and the board, `-v0-raw`: no wrappers; their messages one a line).
-    Who waits is shown its last text and the messages since. An invalid move that the game forgives
-    leaves the turn with the same player. Rewards come at the end, as the game gives them, and so
-    do `invalid_move`, `reason` and what else it says of each player, in the infos.
+    Who waits is shown its last text again ("" before the first), and at the end everybody what
+    came after it. An invalid move that the game forgives leaves the turn with the same player.
+    Rewards come at the end, as the game gives them, and so do `invalid_move`, `reason` and what
+    else it says of each player, in the infos.
 
     The game draws from generators of its own: the same seed gives the same game, the one that
     TextArena plays with that seed, and the global generators are left alone.
@@ -125,17 +126,20 @@ class TextArenaGame:
         if not done:
             player, seen = self._env.get_observation()
             agent = self._agent(player)
-            if isinstance(seen, str):
-                self._shown[player] = seen
-            else:
-                self._shown[player] = self._with_messages(player, seen)
-            return Turn(agent, self._observations(), infos=infos)
+            text = seen if isinstance(seen, str) else self._with_messages(player, seen)
+            self._shown[player] = text
+            return Turn(agent, {agent: text}, infos=infos)
         rewards, facts = self._env.close()
         for player, said in (facts or {}).items():
             if player in self._shown:
                 agent = self._agent(player)
                 infos[agent] = {**infos.get(agent, {}), **json_only(said)}
-        return Turn(None, self._observations(), self._rewards(rewards), infos=infos)
+        unread = self._base.state.observations
+        shown = {
+            self._agent(player): self._with_messages(player, unread.get(player, ()))
+            for player in self._shown
+        }
+        return Turn(None, shown, self._rewards(rewards), infos=infos)
 
     def _rewards(self, rewards: Mapping[int, Any] | None) -> dict[str, float]:
         if rewards is None:
@@ -143,14 +147,6 @@ class TextArenaGame:
         return {
             self._agent(player): as_finite(reward, f"the reward is {reward!r}", f"player {player}")
             for player, reward in rewards.items()
-        }
-
-    def _observations(self) -> dict[str, str]:
-        """What each player is shown: its last text, and the messages that it has not read."""
-        pending = self._base.state.observations
-        return {
-            self._agent(player): self._with_messages(player, pending.get(player, ()))
-            for player in self._shown
         }
 
     def _with_messages(self, player: int, messages: Iterable[tuple[int, str, Any]]) -> str:
