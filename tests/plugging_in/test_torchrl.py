@@ -51,6 +51,14 @@ def len_of(prompt):
     return [float(len(prompt))]
 
 
+class SilentAtTheEnd(EchoGame):
+    """Shows nothing to agents that have ended."""
+
+    def step(self, actions):
+        shown, *rest = super().step(actions)
+        return ({agent: shown[agent] for agent in self.agents}, *rest)
+
+
 def leaver(end="terminated"):
     env = LeaverEnv(end)
     # Each agent's observation is the number of the turn, so that a wrong order would be seen.
@@ -192,7 +200,7 @@ def test_agents_that_leave_before_the_others():
 
 
 def test_the_last_reward_counts_where_nothing_is_shown_at_the_end():
-    env = torchrl_env(numeric(EchoGame(turns=1), list(EchoGame.WORDS)))
+    env = torchrl_env(numeric(SilentAtTheEnd(turns=1), list(EchoGame.WORDS)))
     env.set_seed(0)
     shown = env.reset()  # "ant" and "bee"
     shown["agents", "action"] = torch.tensor([0, 1])

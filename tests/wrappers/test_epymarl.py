@@ -1,5 +1,7 @@
 """The joint environment, read as EPyMARL's wrapper of Gymnasium environments reads one."""
 
+import runpy
+
 import gymnasium
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from marlogue.wrappers import (
     View,
 )
 from marlogue.wrappers.epymarl import JointEnv, register_joint
+from tests.support.command_line import ROOT
 from tests.support.envs import LeaverEnv
 from tests.support.strangers import EchoGame, TakingTurns
 
@@ -203,3 +206,13 @@ def test_bad_input(gym_id):
     leaving.reset()
     with pytest.raises(ValueError, match="put UniformEnd around"):
         leaving.step([0, 0])
+
+
+def test_the_example_learns(capsys):
+    try:
+        returns = runpy.run_path(str(ROOT / "examples/plugging_in/epymarl_joint.py"))["main"](1500)
+    finally:
+        gymnasium.registry.pop("my/coordination-v0", None)
+    assert np.mean(returns[:150]) < 0.3
+    assert np.mean(returns[-150:]) > 0.8
+    assert "mean return of an episode before" in capsys.readouterr().out
