@@ -10,7 +10,8 @@ from typing import Any
 from marlogue.agents import Completion, LLMPolicy, SamplingParams
 from marlogue.algorithms.returns import expected_returns
 from marlogue.algorithms.sample import Joint, Sample
-from marlogue.envs import WAITS, BatchRunner, Episode, Start, StepResult
+from marlogue.envs import BatchRunner, Episode, Start, StepResult
+from marlogue.envs.waiting import waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Collector:
         """
         episodes = self.runner.reset([item.start for item in items], num_generations)
         records = [
-            _Record(episode, items[episode.start].index, self.runner.possible_agents)
+            _Record(episode, items[episode.start].index, self.runner.idle_texts)
             for episode in episodes
         ]
         while running := [record for record in records if record.episode.agents]:
@@ -140,11 +141,12 @@ class _Cut:
 class _Record:
     """The samples of one episode while it is played."""
 
-    def __init__(self, episode: Episode, item_idx: int, agents: Sequence[str]) -> None:
+    def __init__(self, episode: Episode, item_idx: int, idle_texts: dict[str, str]) -> None:
         self.episode = episode
         self.item_idx = item_idx
-        self.agents = list(agents)
-        self.agent_index = {agent: index for index, agent in enumerate(agents)}
+        self.idle_texts = idle_texts
+        self.agents = list(idle_texts)
+        self.agent_index = {agent: index for index, agent in enumerate(self.agents)}
         self.samples: list[Sample] = []
         self.turn = 0
         self._latest: dict[str, Sample] = {}
@@ -160,12 +162,12 @@ class _Record:
         return {agent: cut.seen[agent] for agent, cut in self._final.items()}
 
     def actions(self, answer: dict[str, Completion]) -> dict[str, str]:
-        """What each live agent does; who waits says nothing."""
+        """What each live agent says; who waits, as little as it may."""
         said = {agent: completion.text for agent, completion in answer.items()}
-        return {agent: said.get(agent, "") for agent in self.episode.agents}
+        return {agent: said.get(agent, self.idle_texts[agent]) for agent in self.episode.agents}
 
     def _waits(self, agent: str) -> bool:
-        return bool(self.episode.infos.get(agent, {}).get(WAITS, False))
+        return waits(self.episode.infos.get(agent, {}))
 
     @property
     def cut_off(self) -> bool:

@@ -3,7 +3,7 @@
 from marlogue.envs import coordination_v0, story_length_v0
 from marlogue.envs.aec import to_aec
 from marlogue.envs.checks import check_text_env
-from marlogue.envs.episodes import WAITS, StepResult
+from marlogue.envs.episodes import StepResult
 from marlogue.envs.joint_text import joint_text
 from marlogue.envs.registry import TASKS, make
 from marlogue.envs.reward_processors import RewardProcessors
@@ -13,6 +13,7 @@ from marlogue.envs.runner import BatchRunner, Episode, Start
 from marlogue.envs.spaces import UnicodeText
 from marlogue.envs.text_env import TextEnv, env, parallel_env, raw_env
 from marlogue.envs.trial import ConformanceError
+from marlogue.envs.waiting import WAITS
 
 __all__ = [
     "TASKS",

@@ -23,9 +23,6 @@ Infos = dict[str, dict[str, Any]]
 COMMON = "__common__"
 """The key in infos of the facts that hold for the whole team."""
 
-WAITS = "waits"
-"""The key in an agent's info that is True while it is not that agent's turn."""
-
 
 class StepResult(NamedTuple):
     """What a PettingZoo parallel step returns; every dict is a fresh one, keyed by agent."""

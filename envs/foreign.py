@@ -11,6 +11,7 @@ from marlogue.envs.callbacks import noted
 from marlogue.envs.copies import Copies
 from marlogue.envs.episodes import Infos, StepResult, check_agents
 from marlogue.envs.reward_values import as_finite
+from marlogue.envs.waiting import idle_text
 
 Started = tuple[list[str], dict[str, str], Infos]
 
@@ -28,7 +29,8 @@ class ForeignEpisodes:
     def __init__(self, env: ParallelEnv | Callable[[], ParallelEnv]) -> None:
         self._copies = Copies(env)
         self._live: dict[int, list[str]] = {}
-        self.possible_agents = self._copies.possible_agents
+        first = self._copies[0]
+        self.idle_texts = {a: idle_text(first.action_space(a)) for a in first.possible_agents}
 
     def reset(self, starts: Sequence[Any], num_generations: int) -> list[Started]:
         """Begin episodes, each in a copy of its own."""

@@ -21,6 +21,7 @@ from marlogue.envs.episodes import (
 )
 from marlogue.envs.foreign import ForeignEpisodes
 from marlogue.envs.text_env import TextEnv
+from marlogue.envs.waiting import idle_text
 
 
 class Start(NamedTuple):
@@ -61,7 +62,7 @@ class Episode:
 class Episodes(Protocol):
     """How a runner plays one kind of environment: episodes by index."""
 
-    possible_agents: list[str]
+    idle_texts: dict[str, str]
 
     def reset(
         self, starts: Sequence[Start], num_generations: int
@@ -98,6 +99,7 @@ class BatchRunner:
 
     Attributes:
         possible_agents: the agents' names.
+        idle_texts: for each of them what it says while it waits.
 
     Raises:
         TypeError: when it is not a PettingZoo `ParallelEnv` (or makes none).
@@ -109,7 +111,8 @@ class BatchRunner:
             self._backend = TextEpisodes(env)
         else:
             self._backend = ForeignEpisodes(env)
-        self.possible_agents = list(self._backend.possible_agents)
+        self.possible_agents = list(self._backend.idle_texts)
+        self.idle_texts = self._backend.idle_texts
         self._episodes: list[Episode] = []
 
     def reset(self, starts: Sequence[Start], num_generations: int = 1) -> list[Episode]:
@@ -196,7 +199,7 @@ class TextEpisodes:
     def __init__(self, env: TextEnv) -> None:
         self._env = copy.deepcopy(env)  # for the row order; the user's own does not move
         self._states: list[EpisodeState] = []
-        self.possible_agents = list(env.possible_agents)
+        self.idle_texts = {a: idle_text(env.action_space(a)) for a in env.possible_agents}
 
     def reset(
         self, starts: Sequence[Start], num_generations: int

@@ -14,13 +14,14 @@ from marlogue.envs.callbacks import callback_name, kind_of, noted
 from marlogue.envs.episodes import Infos
 from marlogue.envs.spaces import UnicodeText
 from marlogue.envs.task import flag, whole_number
+from marlogue.envs.waiting import idle_text, waits
 from marlogue.wrappers.candidate_sources import (
     CandidateSource,
     FixedCandidates,
     Request,
     as_source,
 )
-from marlogue.wrappers.view import View, idle_text, require_texts, waits
+from marlogue.wrappers.view import View, require_texts
 
 
 class CandidateActions(View):

@@ -12,7 +12,8 @@ from marlogue.envs.callbacks import callback_name, kind_of, noted, require_calla
 from marlogue.envs.episodes import StepResult
 from marlogue.envs.spaces import UnicodeText
 from marlogue.envs.task import whole_number
-from marlogue.wrappers.view import View, require_texts, waits
+from marlogue.envs.waiting import waits
+from marlogue.wrappers.view import View, require_texts
 
 Turns = Sequence[tuple[str, str]]
 """Prompt and completion of one turn after the other, the oldest first."""

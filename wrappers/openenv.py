@@ -20,10 +20,11 @@ from pydantic import Field
 
 from marlogue.envs.copies import Copies
 from marlogue.envs.task import whole_number
+from marlogue.envs.waiting import waits
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.seats import idle_action
 from marlogue.wrappers.single_agent import parallel
-from marlogue.wrappers.view import require_texts, waits
+from marlogue.wrappers.view import require_texts
 
 with require("openenv", extra="openenv"):
     from openenv.core.client_types import StepResult

@@ -15,10 +15,11 @@ from typing_extensions import override
 from marlogue.envs.callbacks import callback_name, noted, require_callable
 from marlogue.envs.episodes import COMMON
 from marlogue.envs.task import whole_number
+from marlogue.envs.waiting import waits
 from marlogue.wrappers.action_mask import MASK
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.shares import Share
-from marlogue.wrappers.view import alike, waits
+from marlogue.wrappers.view import alike
 
 with require("ray.rllib", extra="rllib"):
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig

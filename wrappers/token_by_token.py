@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
 
-from marlogue.envs.episodes import WAITS, StepResult
+from marlogue.envs.episodes import StepResult
 from marlogue.envs.joint_text import joint_text
 from marlogue.envs.spaces import UnicodeText
 from marlogue.envs.task import MAX_CHARS, flag, whole_number
-from marlogue.wrappers.view import View, idle_text, require_texts, waits
+from marlogue.envs.waiting import WAITS, idle_text, waits
+from marlogue.wrappers.view import View, require_texts
 from marlogue.wrappers.vocabulary import as_vocabulary, require_room
 
 

@@ -13,7 +13,8 @@ from typing_extensions import override
 
 from marlogue.envs.callbacks import noted
 from marlogue.envs.task import whole_number
-from marlogue.wrappers.view import View, idle_text, require_texts, waits
+from marlogue.envs.waiting import idle_text, waits
+from marlogue.wrappers.view import View, require_texts
 from marlogue.wrappers.vocabulary import as_vocabulary, require_room
 
 LARGE_HEAD = 250_000

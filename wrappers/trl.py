@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.envs.runner import BatchRunner, Episode
+from marlogue.envs.waiting import waits
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.partners import Asked, Policy
 from marlogue.wrappers.players import FrozenAgents
@@ -27,7 +28,7 @@ from marlogue.wrappers.seats import idle_action
 from marlogue.wrappers.single_agent import parallel
 from marlogue.wrappers.trl_dialogues import Dialogue, Writer
 from marlogue.wrappers.trl_episodes import TextGame, dataset, environment_factory, origin_of
-from marlogue.wrappers.view import require_texts, waits
+from marlogue.wrappers.view import require_texts
 
 with require("trl", extra="trl"):
     import trl  # noqa: F401  (what uses this module is given to TRL)

@@ -10,10 +10,11 @@ from gymnasium.spaces import Space
 from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.envs.callbacks import noted
-from marlogue.envs.episodes import WAITS, Infos, StepResult, check_agents
+from marlogue.envs.episodes import Infos, StepResult, check_agents
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.spaces import UnicodeText
 from marlogue.envs.task import whole_number
+from marlogue.envs.waiting import WAITS
 from marlogue.wrappers.games import AecGame, Turn, TurnBasedGame, text_bound
 
 __all__ = ["Turn", "TurnBased", "TurnBasedGame"]

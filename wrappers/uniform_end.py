@@ -9,7 +9,8 @@ from typing import Any
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
 
-from marlogue.envs.episodes import WAITS, Infos, StepResult
+from marlogue.envs.episodes import Infos, StepResult
+from marlogue.envs.waiting import WAITS
 from marlogue.wrappers.view import View
 
 ENDS = ("terminated", "truncated")

@@ -16,11 +16,11 @@ from pydantic import Field
 
 from marlogue.envs.copies import Copies
 from marlogue.envs.text_env import TextEnv
+from marlogue.envs.waiting import waits
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.partners import Asked
 from marlogue.wrappers.players import FrozenAgents
 from marlogue.wrappers.seats import idle_action
-from marlogue.wrappers.view import waits
 
 with require("verifiers", extra="verifiers"):
     import httpx  # type: ignore[import-not-found, unused-ignore]

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Space, Text
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from pettingzoo.utils import BaseParallelWrapper  # type: ignore[import-untyped]
 
-from marlogue.envs.episodes import WAITS, Infos, StepResult, check_agents
+from marlogue.envs.episodes import Infos, StepResult, check_agents
 
 
 class View(BaseParallelWrapper):  # type: ignore[misc]
@@ -208,15 +208,3 @@ def alike(env: ParallelEnv, target: str) -> tuple[Space[Any], Space[Any]]:
                 )
         shared.append(spaces[first])
     return shared[0], shared[1]
-
-
-def waits(info: Mapping[str, Any]) -> bool:
-    """Whether the environment says that it is not this agent's turn (see `marlogue.envs.WAITS`)."""
-    return bool(info.get(WAITS, False))
-
-
-def idle_text(space: Space[Any]) -> str:
-    """What an agent that waits says: nothing, or the least that its action space contains."""
-    if space.contains(""):
-        return ""
-    return min(space.characters) * space.min_length if isinstance(space, Text) else "text"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from gymnasium.spaces import Text
 from pettingzoo import ParallelEnv
 
 from marlogue.envs import WAITS, UnicodeText, check_text_env
@@ -11,6 +12,7 @@ from tests.support.team import KINDS, make_trainer, weights
 
 BOTH = pytest.mark.parametrize("critic_type", ["v", "q"])
 WORDS = "vwxyz"
+SHORT = Text(6)  # at least one character
 
 
 class TakesTurnsEnv(ParallelEnv):
@@ -127,6 +129,24 @@ def test_the_team_sees_who_waits() -> None:
     samples, _ = play("maac", TakesTurnsEnv())
     assert samples[1, 1].joint.prompts == ("w 0", "w 1")
     assert samples[1, 1].joint.completions[0] == ""
+
+
+def test_who_waits_says_as_little_as_its_space_allows() -> None:
+    """A stock text space does not contain the empty text."""
+    heard: list[str] = []
+
+    class Listening(TakesTurnsEnv):
+        def action_space(self, agent):
+            return SHORT
+
+        def step(self, actions):
+            heard.extend(text for agent, text in actions.items() if agent != self._mover())
+            self.strict = False
+            return super().step(actions)
+
+    play("maac", Listening())
+    assert heard
+    assert all(SHORT.contains(text) for text in heard)
 
 
 def test_it_is_a_proper_text_environment() -> None:
