@@ -36,7 +36,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
 
     Observations of texts are a tuple of `str`, actions a sequence of `str`. (Do not put texts into
     `gymnasium.vector.AsyncVectorEnv` without `shared_memory=False`: through shared memory it
-    returns "000..." in place of every text, without a word.)
+    returns a run of zeros, "000..." or NUL characters, in place of every text, and says nothing.)
 
     Args:
         env: the parallel environment, or a function that makes it. Each episode has a copy of it.

@@ -69,6 +69,23 @@ def test_it_is_the_default_way_to_vectorise_and_gymnasiums_own_works():
     assert env.step(["red", "gold"])[0] == ("dawn heard red", "dawn heard red")
 
 
+def test_texts_come_out_of_processes_without_shared_memory():
+    env = gymnasium.make_vec(
+        COORDINATION,
+        num_envs=2,
+        vectorization_mode="async",
+        vector_kwargs={"shared_memory": False},
+        num_turns=2,
+    )
+    try:
+        assert env.reset(seed=0)[0] == ("dawn", "dawn")
+        prompts, rewards, *_ = env.step(("red", "gold"))
+        assert prompts == ("dawn heard red", "dawn heard red")
+        assert rewards.tolist() == [1.0, 0.25]
+    finally:
+        env.close()
+
+
 @pytest.mark.parametrize(
     ("kwargs", "match"),
     [
