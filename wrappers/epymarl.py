@@ -16,7 +16,8 @@ an experiment of EPyMARL is, in its folder:
 
 By default EPyMARL adds the agents' rewards up, which counts a team reward once for each agent;
 `reward_scalarisation=mean` does not. It reads no action masks: set `fill` of `CandidateActions`
-where candidates may be missing, or agents wait. Its time limit must not be shorter than an episode.
+where candidates may be missing or agents wait, `ignore_masked` of `TokenByToken`. Its time limit
+must not be shorter than an episode.
 """
 
 from __future__ import annotations

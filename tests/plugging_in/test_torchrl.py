@@ -11,7 +11,11 @@ from marlogue.wrappers import (
     EmbedObservations,
     HashedNgrams,
     NumericState,
+    TokenActions,
+    TokenByToken,
+    TokenObservations,
     UniformEnd,
+    Words,
 )
 from tests.support.command_line import ROOT
 from tests.support.envs import LeaverEnv, text_env
@@ -88,6 +92,43 @@ def test_specs_and_rollouts(num_envs):
     assert not played["next", "done"][..., 0, :].any()
     assert played["next", "agents", "terminated"][..., -1, :, :].all()
     assert "info" not in played["agents"].keys()  # noqa: SIM118
+
+
+def test_token_views():
+    words = Words(coordination_v0.VOCABULARY)
+    tokens = TokenActions(coordination_v0.parallel_env(), words, 1)
+    env = torchrl_env(TokenObservations(tokens, words, 3))
+    check_env_specs(env)
+    env.set_seed(0)
+    shown = env.reset()
+    assert shown["agents", "observation"].dtype == torch.int64
+    red = coordination_v0.VOCABULARY.index("red")
+    shown["agents", "action"] = torch.tensor([[red], [red]])
+    assert env.step(shown)["next", "agents", "reward"].flatten().tolist() == [1.0, 1.0]
+
+
+def test_token_by_token():
+    words = Words(coordination_v0.VOCABULARY, end="<end>")
+    tokens = TokenByToken(coordination_v0.parallel_env(), words, 2)
+    env = torchrl_env(EmbedObservations(tokens, HashedNgrams(SIZE)))
+    check_env_specs(env)
+    env.set_seed(0)
+    shown = env.reset()
+    red = coordination_v0.VOCABULARY.index("red")
+    shown["agents", "action"] = torch.tensor([red, red])
+    after = env.step(shown)["next"]
+    assert not after["done"]
+    after["agents", "action"] = torch.tensor([words.end, words.end])
+    assert env.step(after)["next", "agents", "reward"].flatten().tolist() == [1.0, 1.0]
+
+
+def test_one_hot_actions():
+    env = torchrl_env(coordination(), categorical_actions=False)
+    check_env_specs(env)
+    env.set_seed(0)
+    shown = env.reset()
+    shown["agents", "action"] = torch.tensor([[1, 0, 0, 0]] * 2, dtype=torch.bool)
+    assert env.step(shown)["next", "agents", "reward"].flatten().tolist() == [1.0, 1.0]
 
 
 def test_actions_reach_the_environment_and_rewards_come_back():
