@@ -60,7 +60,7 @@ class NumericState(View):
         super().__init__(env)
         self.info_keys = None if info_keys is None else _keys(info_keys)
         self.embed = embed
-        self._flat: dict[str, NDArray[np.float32]] = {}
+        self._flat: dict[str, NDArray[np.float32]] | None = None  # before the first reset
         if embed is None:
             self._boxes = {agent: self._box(agent) for agent in env.possible_agents}
             self.state_space = _joined(list(self._boxes.values()))
@@ -77,13 +77,11 @@ class NumericState(View):
             RuntimeError: before the first reset.
         """
         if self.embed is None:
-            if not self._flat:
+            flat = self._flat
+            if flat is None:
                 raise RuntimeError("state was called before reset; call reset first")
             return np.concatenate(
-                [
-                    self._flat.get(agent, np.zeros(box.shape, np.float32))
-                    for agent, box in self._boxes.items()
-                ]
+                [flat.get(a, np.zeros(box.shape, np.float32)) for a, box in self._boxes.items()]
             )
         text = self.env.state()
         if not isinstance(text, str):

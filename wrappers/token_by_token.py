@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
 
-from marlogue.envs.episodes import StepResult
+from marlogue.envs.episodes import Infos, StepResult
 from marlogue.envs.joint_text import joint_text
 from marlogue.envs.spaces import UnicodeText
 from marlogue.envs.task import MAX_CHARS, flag, whole_number
@@ -92,12 +92,18 @@ class TokenByToken(View):
         self._waiting: frozenset[str] = frozenset()
 
     @override
+    def _show(
+        self, shown: Mapping[str, Any], infos: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], Infos]:
+        self.begin()  # the environment inside has begun a turn, so texts begin, too
+        return super()._show(shown, infos)
+
+    @override
     def observe(self, agent: str, observation: str, info: dict[str, Any]) -> str:
-        """Begin a turn of the environment inside."""
         self._prompts[agent], self._written[agent] = observation, ()
-        waiting = {agent} if agent in self.agents and waits(info) else set()
-        self._waiting = self._waiting - {agent} | waiting
-        self._closed = self._closed - {agent} | waiting
+        if agent in self.agents and waits(info):
+            self._waiting |= {agent}
+            self._closed |= {agent}
         info["action_mask"] = self._mask(agent)
         return observation
 

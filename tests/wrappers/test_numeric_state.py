@@ -82,6 +82,18 @@ def test_the_state_is_the_observations_put_together():
     assert env.agents == []
 
 
+def test_agents_that_are_shown_nothing_at_their_end_have_zeros():
+    class Silent(Numbers):
+        def _shown(self):
+            return super()._shown() if self.turn < 2 else {}
+
+    env = NumericState(Silent())
+    env.reset()
+    env.step({"agent_a": 0, "agent_b": 1})
+    env.step({"agent_a": 0})
+    assert env.state().tolist() == [0] * 8
+
+
 def test_what_was_shown_may_be_changed_by_whom_it_was_shown():
     env = NumericState(Numbers())
     shown, _ = env.reset(seed=0)

@@ -155,6 +155,22 @@ def test_without_an_end_all_texts_have_max_tokens():
     assert env.given == [{"agent_0": "redgold", "agent_1": "goldred"}]
 
 
+def test_nothing_is_left_of_a_text_that_was_played():
+    class Remembering(EchoGame):
+        def state(self):
+            return f"turn {self.turn}"
+
+        def _shown(self):
+            return super()._shown() if self.turn == 0 else {}
+
+    env = TokenByToken(Remembering(turns=1), Words(["ant", "bee"], separator=""), 2)
+    env.reset(seed=0)
+    env.step(act(env, 0, 1))
+    assert env.state() == "turn 0\n[Agent 0] ant\n\n[Agent 1] bee"
+    assert env.step(act(env, 0, 1)).observations == {}  # it shows nothing at the end
+    assert env.state() == "turn 1"
+
+
 def test_masked_actions():
     env = TokenByToken(coordination(), WORDS, 2)
     env.reset(seed=0)
