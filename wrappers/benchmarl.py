@@ -31,7 +31,8 @@ def task(
 ) -> TextTask:
     """Make a BenchMARL task of a numeric view of a text environment, for `benchmarl.Experiment`.
 
-    The environments of an experiment share the rows of a dataset. A numeric `state()`
+    The environments of an experiment share the rows of a dataset; with `parallel_collection` they
+    are in processes of their own, and all play the same rows. A numeric `state()`
     (`NumericState`) is the state of algorithms with a centralised critic or mixer, and the
     `action_mask` of `CandidateActions` reaches every algorithm that takes masks.
 

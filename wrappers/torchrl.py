@@ -57,7 +57,7 @@ def torchrl_env(
             environment gives none, or None.
         return_state: add `state`, from `env.state()`. None: where `env.state_space` is numeric.
         categorical_actions: whether a discrete action is an index, or else one-hot.
-        seed: the seed of the first episode.
+        seed: the seed of the first episode; several environments get one each, counted from it.
         device: where the tensors are.
 
     Raises:
@@ -121,11 +121,11 @@ class EnvMaker:
         if isinstance(info_keys, str):
             raise TypeError(f"info_keys ({info_keys!r}) must be a list of keys")
         self.info_keys = tuple(info_keys)
+        self.seed = seed
         self.settings: dict[str, Any] = {
             "use_mask": use_mask,
             "return_state": numeric_state if return_state is None else return_state,
             "categorical_actions": categorical_actions,
-            "seed": seed,
             "device": torch.device(device),
         }
 
@@ -133,11 +133,14 @@ class EnvMaker:
         """Make the next environment."""
         groups = {group: list(agents) for group, agents in self.group_map.items()}
         copy = OneOfMany(self.episodes, self.info_keys, self.settings["use_mask"])
+        seed = None if self.seed is None else self.seed + copy.index
         with warnings.catch_warnings():
             # TorchRL names the version it was tested with; our tests run with later ones.
             warnings.filterwarnings("ignore", message="PettingZoo in TorchRL is tested")
             # An agent that has ended is masked; the episode goes on for the others.
-            return PettingZooWrapper(copy, group_map=groups, done_on_any=False, **self.settings)
+            return PettingZooWrapper(
+                copy, group_map=groups, done_on_any=False, seed=seed, **self.settings
+            )
 
 
 def _checked_groups(group_map: GroupMap | None, agents: list[str]) -> dict[str, list[str]]:

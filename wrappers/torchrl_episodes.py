@@ -38,14 +38,22 @@ class SharedEpisodes:
 
     def plan(self, index: int, seed: int | None, options: Mapping[str, Any] | None) -> Plan:
         """How the next episode of a copy begins."""
-        # Vectorised environments seed their parts one by one, each with another seed. The first
-        # one begins the order of the rows anew, the others go on with it.
-        goes_on = self.has_rows and bool(self.seeded) and index not in self.seeded
         if seed is None and options is None and self.unplayed:
             return self.unplayed.pop(0)
+        if self.has_rows:
+            return self._plan_row(index, seed, options)
+        if seed is not None:
+            self.seeded.add(index)
+        if index in self.seeded:  # it has a generator of its own, which goes on
+            return seed, None if options is None else dict(options)
+        return self.copies.plan(None, options)
+
+    def _plan_row(self, index: int, seed: int | None, options: Mapping[str, Any] | None) -> Plan:
         if seed is None:
             return self.copies.plan(None, options)
-        if goes_on:
+        # Vectorised environments seed their parts one by one, each with another seed. The first
+        # one begins the order of the rows anew, the others go on with it.
+        if self.seeded and index not in self.seeded:
             self.seeded.add(index)
             return seed, self.copies.plan(None, options)[1]
         self.seeded, self.unplayed = {index}, []
@@ -58,8 +66,8 @@ class OneOfMany(BaseParallelWrapper):  # type: ignore[misc]
     def __init__(
         self, episodes: SharedEpisodes, info_keys: tuple[str, ...], use_mask: bool
     ) -> None:
-        self._index = episodes.next_copy()
-        super().__init__(episodes.copies[self._index])
+        self.index = episodes.next_copy()
+        super().__init__(episodes.copies[self.index])
         self._episodes = episodes
         self._info_keys = info_keys
         self._use_mask = use_mask
@@ -74,10 +82,10 @@ class OneOfMany(BaseParallelWrapper):  # type: ignore[misc]
         # that was only looked at is played then, so that no row is lost.
         plan = self._unplayed
         if plan is None or seed is not None or options is not None:
-            plan = self._episodes.plan(self._index, seed, options)
+            plan = self._episodes.plan(self.index, seed, options)
         self._unplayed = plan if self._only_looked_at or seed is not None else None
         self._only_looked_at = False
-        observations, infos = self._episodes.copies.reset(self._index, *plan)
+        observations, infos = self._episodes.copies.reset(self.index, *plan)
         absent = [agent for agent in self.possible_agents if agent not in observations]
         if absent:
             raise ValueError(

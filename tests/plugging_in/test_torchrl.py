@@ -3,6 +3,7 @@
 import runpy
 from functools import partial
 
+import numpy as np
 import pytest
 
 from marlogue.envs import WAITS, UnicodeText, coordination_v0
@@ -53,6 +54,17 @@ def embedded():
 
 def len_of(prompt):
     return [float(len(prompt))]
+
+
+class Drawn(EchoGame):
+    """Draws the words from a generator that a seed begins anew, as foreign environments do."""
+
+    random = None
+
+    def reset(self, seed=None, options=None):
+        if seed is not None or self.random is None:
+            self.random = np.random.default_rng(seed)
+        return super().reset(int(self.random.integers(len(self.WORDS))))
 
 
 class SilentAtTheEnd(EchoGame):
@@ -168,6 +180,24 @@ def test_several_environments_share_the_rows():
     env.set_seed(1)
     env.reset()
     assert rows_of(env) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_environments_without_rows_draw_episodes_of_their_own(seed):
+    env = torchrl_env(numeric(Drawn(), list(EchoGame.WORDS)), num_envs=3, seed=seed)
+
+    def shown():
+        return torch.stack([env.reset()["agents", "observation"] for _ in range(8)])
+
+    first = shown()
+    assert not torch.equal(first[:, 0], first[:, 1])
+    env.set_seed(7)
+    again = shown()
+    assert not torch.equal(again[:, 0], again[:, 1])
+    env.set_seed(7)
+    assert torch.equal(shown(), again)
+    env.set_seed(8)
+    assert not torch.equal(shown(), again)
 
 
 def test_a_row_can_be_chosen():
