@@ -105,7 +105,7 @@ class NumericState(View):
         seen, fresh = super()._show(shown, infos)
         if self.embed is None:
             self._flat = {
-                agent: np.array(flatten(self.observation_spaces[agent], seen[agent]), np.float32)
+                agent: np.asarray(flatten(self.observation_spaces[agent], seen[agent]), np.float32)
                 for agent in self._boxes
                 if agent in seen
             }

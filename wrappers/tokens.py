@@ -152,10 +152,6 @@ class TokenActions(View):
         self._waiting: set[str] = set()
 
     @override
-    def begin(self) -> None:
-        self._waiting = set()
-
-    @override
     def observe(self, agent: str, observation: Any, info: dict[str, Any]) -> Any:
         (self._waiting.add if waits(info) else self._waiting.discard)(agent)
         return observation

@@ -188,6 +188,23 @@ def test_lines_of_two_writers_are_told_apart(tmp_path):
         list(replay(path))
 
 
+def test_lines_that_are_missing_or_out_of_order_are_told(tmp_path):
+    path = tmp_path / "run.jsonl"
+    play(Record(text_env(num_turns=3), path), *[("a", "b")] * 3)
+    first, second, third = path.read_text().splitlines(keepends=True)
+    for lines, number in (
+        ((second, third), 1),
+        ((first, third, second), 2),
+        ((first, second, second), 3),
+        ((first, first), 2),
+    ):
+        path.write_text("".join(lines))
+        with pytest.raises(
+            ValueError, match=rf"line {number} of .*does not follow the line before"
+        ):
+            list(replay(path))
+
+
 def test_copies_need_files_of_their_own(tmp_path):
     env = Record(two_turns(), tmp_path / "run.jsonl")
     env.reset(seed=0)

@@ -104,6 +104,8 @@ def test_the_whole_vocabulary_of_a_tokenizer(tokenizer):
         assert indices == tokenizer.encode(text)
         assert vocabulary.decode(indices) == text
         assert vocabulary.decode([*indices, vocabulary.end, 5, 6]) == text
+    red = tokenizer.encode("red")
+    assert vocabulary.decode([*red, tokenizer.pad_token_id, *red]) == "redred"  # not "red<pad>red"
     assert as_vocabulary(vocabulary) is vocabulary
     assert len(as_vocabulary(tokenizer)) == len(tokenizer)
 
