@@ -7,17 +7,16 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, Space, Text
+from gymnasium.spaces import Box, Dict, Space, Text
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
 
 from marlogue.envs.callbacks import callback_name, noted, require_callable
-from marlogue.envs.episodes import COMMON
 from marlogue.envs.task import whole_number
-from marlogue.envs.waiting import waits
 from marlogue.wrappers.action_mask import MASK
 from marlogue.wrappers.optional import require
+from marlogue.wrappers.rllib_env import MultiAgentView, check_spaces
 from marlogue.wrappers.shares import Share
 from marlogue.wrappers.view import alike
 
@@ -27,105 +26,15 @@ with require("ray.rllib", extra="rllib"):
     from ray.rllib.connectors.connector_v2 import ConnectorV2
     from ray.rllib.connectors.env_to_module import FlattenObservations
     from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-    from ray.rllib.env.multi_agent_env import MultiAgentEnv
     from ray.tune.registry import register_env
+
+__all__ = ["EmbedTexts", "MultiAgentView", "register", "use_environment"]
 
 TEAM = "team"
 """The name of the module that all agents share."""
 
 OBSERVATIONS = "observations"
-ALL = "__all__"
-
-VIEWS = (
-    "as in EmbedObservations(CandidateActions(env, [...]), HashedNgrams(256)), or by tokens, as in "
-    "TokenObservations(TokenActions(env, ...)); see docs/plugging_in.md"
-)
-
 Env: TypeAlias = ParallelEnv | Callable[[], ParallelEnv]
-
-
-class MultiAgentView(MultiAgentEnv):  # type: ignore[misc]
-    """A parallel environment as a `MultiAgentEnv`.
-
-    What RLlib's own `ParallelPettingZooEnv` does otherwise:
-
-    - An agent that waits (`marlogue.envs.WAITS`) is shown nothing, so that RLlib takes no sample of
-      it and adds its rewards to its next one.
-    - A team of which some end terminated and others truncated in one step is terminated, where
-      RLlib would wait for ever; a team that is truncated is not terminated as well, so that
-      values are bootstrapped.
-    - Infos have no keys but those of agents and `__common__`.
-
-    Args:
-        env: the environment.
-        texts: whether observations may be texts, because the configuration has an `EmbedTexts`.
-        plan: makes the seed and options of a reset out of those given; see `Share.plan`.
-
-    Raises:
-        TypeError: when observations or actions are texts; names the views that help.
-    """
-
-    def __init__(
-        self,
-        env: ParallelEnv,
-        *,
-        texts: bool = False,
-        plan: Callable[..., tuple[int | None, Any]] | None = None,
-    ) -> None:
-        check_spaces(env, texts)
-        self.env = env
-        self.plan = plan
-        self.metadata = dict(env.metadata)
-        self.render_mode = getattr(env, "render_mode", None)
-        self.agents = list(env.possible_agents)
-        self.possible_agents = list(env.possible_agents)
-        self.observation_spaces = {a: env.observation_space(a) for a in self.possible_agents}
-        self.action_spaces = {a: env.action_space(a) for a in self.possible_agents}
-        self.observation_space = Dict(self.observation_spaces)
-        self.action_space = Dict(self.action_spaces)
-        self._idle: dict[str, Any] = {}
-        super().__init__()
-
-    @override
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        if self.plan is not None:
-            seed, options = self.plan(seed, options)
-        shown, infos = self.env.reset(seed=seed, options=options)
-        return self._awake(shown, infos), self._known(infos)
-
-    @override
-    def step(self, action_dict: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-        actions = {**self._idle, **action_dict}
-        shown, rewards, terminations, truncations, infos = self.env.step(actions)
-        over = not self.env.agents
-        # RLlib holds an episode for terminated as soon as every agent has a flag of its own.
-        terminated = {agent: bool(flag) and not over for agent, flag in terminations.items()}
-        truncated = {agent: bool(flag) and not over for agent, flag in truncations.items()}
-        terminated[ALL] = over and any(terminations.values())
-        truncated[ALL] = over and not terminated[ALL]
-        return self._awake(shown, infos), dict(rewards), terminated, truncated, self._known(infos)
-
-    @override
-    def render(self) -> Any:
-        return self.env.render()
-
-    @override
-    def close(self) -> None:
-        self.env.close()
-
-    def _awake(self, shown: Mapping[str, Any], infos: Mapping[str, Any]) -> dict[str, Any]:
-        """The observations of those who act next, and of those who have ended."""
-        waiting = {a for a in self.env.agents if a in shown and waits(infos.get(a, {}))}
-        if waiting == set(shown):  # RLlib needs somebody to act
-            waiting = set()
-        self._idle = {a: _idle(self.action_spaces[a], infos.get(a, {})) for a in waiting}
-        return {agent: seen for agent, seen in shown.items() if agent not in waiting}
-
-    def _known(self, infos: Mapping[str, Any]) -> dict[str, Any]:
-        known = {*self.possible_agents, COMMON}
-        return {key: info for key, info in infos.items() if key in known}
 
 
 class EmbedTexts(ConnectorV2):  # type: ignore[misc]
@@ -317,36 +226,6 @@ class _Maker:
         return MultiAgentView(self.share.make(), texts=self.texts, plan=self.share.plan)
 
 
-def check_spaces(env: ParallelEnv, texts: bool = False) -> None:
-    """Refuse spaces that RLlib has no network for.
-
-    Args:
-        env: the environment.
-        texts: whether observations may be texts.
-
-    Raises:
-        TypeError: names agent, space and the views that help.
-    """
-    for agent in env.possible_agents:
-        seen, done = env.observation_space(agent), env.action_space(agent)
-        if _has_text(done):
-            raise TypeError(
-                f"RLlib has no network that writes texts, and the action space of {agent} is "
-                f"{done}; make it Discrete or MultiDiscrete, {VIEWS}"
-            )
-        if _has_text(seen) and not texts:
-            raise TypeError(
-                f"RLlib has no network that reads texts, and the observation space of {agent} is "
-                f"{seen}; pass embed=HashedNgrams(256), or make it a Box, {VIEWS}"
-            )
-
-
-def _has_text(space: Space[Any]) -> bool:
-    if isinstance(space, Dict):
-        return any(_has_text(inner) for inner in space.values())
-    return isinstance(space, Text)
-
-
 def _is_vector(space: Space[Any] | None) -> bool:
     return isinstance(space, Box) and len(space.shape) == 1 and space.dtype.kind == "f"
 
@@ -364,13 +243,6 @@ def _masked(agent: str, space: Space[Any]) -> bool:
             f"ActionMask(EmbedObservations(...), key={OBSERVATIONS!r})"
         )
     return True
-
-
-def _idle(space: Space[Any], info: Mapping[str, Any]) -> Any:
-    """Some allowed action for an agent that waits, and whose action is ignored."""
-    if MASK in info:
-        return int(np.argmax(info[MASK]))
-    return int(space.start) if isinstance(space, Discrete) else space.sample()
 
 
 def _module_of(shared: bool, agent: str, episode: Any, **kwargs: Any) -> str:
