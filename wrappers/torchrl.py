@@ -40,8 +40,8 @@ def torchrl_env(
     Its tensordicts hold, for N agents in the group `agents`: `("agents", "observation")`,
     `("agents", "action")`, `("agents", "reward")` [N, 1], `("agents", "done")` (`terminated`,
     `truncated`) [N, 1], `("agents", "action_mask")` [N, K] where the agents' infos hold an
-    `action_mask`, every other info under `("agents", "info")`, and `state` where the environment
-    has a numeric one. An episode is done when it has ended for all agents.
+    `action_mask` (that of `CandidateActions`; the view `ActionMask` is not needed), and `state`
+    where the environment has a numeric one. An episode is done when it has ended for all agents.
 
     Args:
         env: the environment with its views, or a function that makes it. It is copied, not
