@@ -9,17 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from gymnasium.spaces import Box
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
 
-from marlogue.envs.callbacks import callback_name, kind_of, noted, require_callable, require_result
+from marlogue.envs.callbacks import noted
 from marlogue.envs.task import whole_number
+from marlogue.wrappers.embedder import Embedder
 from marlogue.wrappers.view import View, require_texts
-
-PROBE = "text"
-"""The prompt with which the size of an embedding is measured."""
 
 
 class EmbedObservations(View):
@@ -42,7 +39,7 @@ class EmbedObservations(View):
             agent and function.
     """
 
-    shared: ClassVar[tuple[str, ...]] = ("embed",)
+    shared: ClassVar[tuple[str, ...]] = ("embedder",)
 
     def __init__(
         self,
@@ -55,66 +52,13 @@ class EmbedObservations(View):
     ) -> None:
         super().__init__(env)
         require_texts(env, "EmbedObservations", observations=True, actions=False)
-        require_callable(embed, "embed")
-        if not low < high:
-            raise ValueError(f"low ({low}) and high ({high}) must be low < high")
-        self.embed = embed
-        self.low, self.high = float(low), float(high)
-        self._bounded = np.isfinite((low, high)).any()
-        self.size = whole_number("size", size) if size is not None else self._measured()
-        self.observation_spaces = {
-            agent: Box(self.low, self.high, (self.size,), np.float32)
-            for agent in env.possible_agents
-        }
+        self.embedder = Embedder(embed, size=size, low=low, high=high)
+        self.observation_spaces = dict.fromkeys(env.possible_agents, self.embedder.space)
 
     @override
     def observe(self, agent: str, observation: str, info: dict[str, Any]) -> NDArray[np.float32]:
         with noted(f"embedding the prompt of {agent}"):
-            return self._vector(observation, f"for {agent}", self.size)
-
-    def _measured(self) -> int:
-        with noted(f"measuring the size of embeddings on {PROBE!r}; set size to leave that out"):
-            return int(self._vector(PROBE, f"for {PROBE!r}", None).size)
-
-    def _vector(self, prompt: str, where: str, size: int | None) -> NDArray[np.float32]:
-        """What `embed` makes of a prompt, as a float32 array of its own."""
-        returned = self.embed(prompt)
-        if isinstance(returned, np.ndarray) and returned.dtype == np.float32:
-            vector = returned.copy()
-        else:
-            vector = self._converted(returned, where)
-        if vector.ndim != 1 or vector.size != (size or max(1, vector.size)):
-            raise ValueError(
-                f"{self._blamed()} a vector of {size or 'some'} numbers {where}, not "
-                f"{kind_of(returned)} of shape {vector.shape}"
-            )
-        if not np.isfinite(vector).all():
-            wrong = int(np.flatnonzero(~np.isfinite(vector))[0])
-            raise ValueError(
-                f"{self._blamed()} finite numbers {where}; number {wrong} is {returned[wrong]}"
-            )
-        if self._bounded and ((vector < self.low).any() or (vector > self.high).any()):
-            raise ValueError(
-                f"{self._blamed()} numbers from {self.low} to {self.high} {where}, not "
-                f"{vector.min()} to {vector.max()}; set low and high"
-            )
-        return vector
-
-    def _converted(self, returned: Any, where: str) -> NDArray[np.float32]:
-        require_result(returned, "embed", self.embed)
-        if hasattr(returned, "detach"):  # a tensor, on any device and of any dtype
-            returned = returned.detach().cpu().float()
-        try:
-            # What is too large becomes infinite, which is told afterwards.
-            with np.errstate(over="ignore"):
-                return np.asarray(returned).astype(np.float32)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"{self._blamed()} numbers {where}, not {kind_of(returned)}: {error}"
-            ) from None
-
-    def _blamed(self) -> str:
-        return f"embed ({callback_name(self.embed)}) must return"
+            return self.embedder(observation, f"for {agent}")
 
 
 class HashedNgrams:

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
 
-from marlogue.envs.callbacks import callback_name, kind_of, noted, require_callable, require_result
+from marlogue.envs.callbacks import kind_of, noted
 from marlogue.envs.episodes import COMMON, Infos
+from marlogue.wrappers.embedder import PROBE, Embedder
 from marlogue.wrappers.view import View
 
 MASK = "action_mask"
-PROBE = "text"
 
 
 class NumericState(View):
@@ -49,7 +49,7 @@ class NumericState(View):
         ValueError: when `embed` does not return D finite numbers.
     """
 
-    shared: ClassVar[tuple[str, ...]] = ("embed",)
+    shared: ClassVar[tuple[str, ...]] = ("embedder",)
 
     def __init__(
         self,
@@ -59,16 +59,13 @@ class NumericState(View):
     ) -> None:
         super().__init__(env)
         self.info_keys = None if info_keys is None else _keys(info_keys)
-        self.embed = embed
+        self.embedder = None if embed is None else Embedder(embed)
         self._flat: dict[str, NDArray[np.float32]] | None = None  # before the first reset
-        if embed is None:
+        if self.embedder is None:
             self._boxes = {agent: self._box(agent) for agent in env.possible_agents}
             self.state_space = _joined(list(self._boxes.values()))
         else:
-            require_callable(embed, "embed")
-            with noted(f"measuring the size of embeddings on {PROBE!r}"):
-                size = len(_vector(embed, PROBE))
-            self.state_space = Box(-np.inf, np.inf, (size,), np.float32)
+            self.state_space = self.embedder.space
 
     def state(self) -> NDArray[np.float32]:
         """The global state as of the last reset or step, `[D]`, float32, in a fresh array.
@@ -76,13 +73,16 @@ class NumericState(View):
         Raises:
             RuntimeError: before the first reset.
         """
-        if self.embed is None:
-            flat = self._flat
-            if flat is None:
-                raise RuntimeError("state was called before reset; call reset first")
-            return np.concatenate(
-                [flat.get(a, np.zeros(box.shape, np.float32)) for a, box in self._boxes.items()]
-            )
+        if self.embedder is not None:
+            return self._embedded(self.embedder)
+        flat = self._flat
+        if flat is None:
+            raise RuntimeError("state was called before reset; call reset first")
+        return np.concatenate(
+            [flat.get(a, np.zeros(box.shape, np.float32)) for a, box in self._boxes.items()]
+        )
+
+    def _embedded(self, embedder: Embedder) -> NDArray[np.float32]:
         text = self.env.state()
         if not isinstance(text, str):
             raise TypeError(
@@ -90,20 +90,14 @@ class NumericState(View):
                 f"{kind_of(text)}. Leave embed out to put the agents' observations together"
             )
         with noted(f"embedding the state of {self.env}"):
-            vector = _vector(self.embed, text)
-        if vector.shape != self.state_space.shape:
-            raise ValueError(
-                f"embed ({callback_name(self.embed)}) must return {self.state_space.shape[0]} "
-                f"numbers, as at first, not {len(vector)}"
-            )
-        return vector
+            return embedder(text, "for the state")
 
     @override
     def _show(
         self, shown: Mapping[str, Any], infos: Mapping[str, Any]
     ) -> tuple[dict[str, Any], Infos]:
         seen, fresh = super()._show(shown, infos)
-        if self.embed is None:
+        if self.embedder is None:
             self._flat = {
                 agent: np.asarray(flatten(self.observation_spaces[agent], seen[agent]), np.float32)
                 for agent in self._boxes
@@ -172,23 +166,3 @@ def _is_number(value: Any) -> bool:
 
 def _is_numeric(value: Any) -> bool:
     return value.dtype.kind in "biuf" if isinstance(value, np.ndarray) else _is_number(value)
-
-
-def _vector(embed: Callable[[str], Any], text: str) -> NDArray[np.float32]:
-    """What `embed` makes of a text, as a fresh float32 array."""
-    returned = embed(text)
-    require_result(returned, "embed", embed)
-    if hasattr(returned, "detach"):  # a tensor, on any device and of any dtype
-        returned = returned.detach().cpu().float()
-    try:
-        vector = np.array(returned, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"embed ({callback_name(embed)}) must return numbers, not {kind_of(returned)}: {error}"
-        ) from None
-    if vector.ndim != 1 or not vector.size or not np.isfinite(vector).all():
-        raise ValueError(
-            f"embed ({callback_name(embed)}) must return a vector of finite numbers; it returned "
-            f"an array of shape {vector.shape}, {repr(vector)[:80]}"
-        )
-    return vector

@@ -59,7 +59,7 @@ def test_the_size_is_measured_once_or_given():
         return [0.0] * 5
 
     env = EmbedObservations(text_env(), embed)
-    assert (env.size, len(calls)) == (5, 1)
+    assert (env.embedder.size, len(calls)) == (5, 1)
     env = EmbedObservations(text_env(), embed, size=5)
     assert len(calls) == 1
     env.reset()
@@ -113,7 +113,7 @@ def test_an_exception_of_the_function_says_where():
 
     with pytest.raises(LookupError) as caught:
         EmbedObservations(text_env(), embed)
-    assert "set size to leave that out" in " ".join(caught.value.__notes__)
+    assert "set size to skip that" in " ".join(caught.value.__notes__)
     env = EmbedObservations(text_env(), embed, size=3)
     with pytest.raises(LookupError, match="x") as caught:
         env.reset()
@@ -152,7 +152,7 @@ def test_copies_share_the_function():
             raise AssertionError("a model must not be copied")
 
     env = EmbedObservations(text_env(), Model())
-    assert copy.deepcopy(env).embed is env.embed
+    assert copy.deepcopy(env).embedder is env.embedder
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_copies_share_the_function():
 def test_pettingzoos_own_suite(make):
     env = EmbedObservations(make(), HashedNgrams(16))
     parallel_api_test(env, num_cycles=20)
-    assert pickle.loads(pickle.dumps(env)).size == 16
+    assert pickle.loads(pickle.dumps(env)).embedder.size == 16
 
 
 def test_the_same_seed_gives_the_same_episodes():
