@@ -166,7 +166,7 @@ def test_in_an_environment():
     assert np.allclose(shown["agent_0"], states(*parts(), "dawn").mean(0), atol=1e-5)
     parallel_api_test(env, num_cycles=10)
     twin = copy.deepcopy(env)
-    assert twin.embed.trunk.model is model
+    assert twin.embedder.embed.trunk.model is model
     loaded = pickle.loads(pickle.dumps(env)).reset(seed=0)[0]["agent_0"]
     assert np.array_equal(loaded, shown["agent_0"])
 

@@ -188,7 +188,7 @@ def test_bad_input():
         NumericState(text_env(), embed=str)
     with pytest.raises(ValueError, match=r"embed \(len\) must return a vector"):
         NumericState(text_env(), embed=len)
-    with pytest.raises(ValueError, match="vector of finite numbers"):
+    with pytest.raises(ValueError, match="must return finite numbers"):
         NumericState(text_env(), embed=lambda text: [float("nan")])
 
     named = NumericState(text_env(), embed=lengths, info_keys=["item"])
