@@ -204,7 +204,7 @@ def test_bad_input():
         numeric.state()
     growing = NumericState(text_env(), embed=lambda text: [1.0] * len(text))
     growing.reset()
-    with pytest.raises(ValueError, match="must return 4 numbers, as at first, not 24"):
+    with pytest.raises(ValueError, match=r"vector of 4 numbers for the state.*\(24,\)"):
         growing.state()
 
 
