@@ -98,6 +98,11 @@ def check_spaces(env: ParallelEnv) -> None:
                 f"{done}; put CandidateActions (Discrete) or TokenActions (MultiDiscrete) around "
                 "the environment"
             )
+        if isinstance(done, MultiDiscrete) and done.shape == (1,):
+            raise TypeError(
+                f"AgileRL's IPPO fails on arrays of one number, and the action space of {agent} is "
+                f"{done}; set TokenActions(length=2) or more, or use CandidateActions"
+            )
         if isinstance(seen, Dict) and MASK in seen.spaces:
             raise TypeError(
                 f"AgileRL reads masks in infos, and the observation space of {agent} is {seen}; "
