@@ -1,7 +1,7 @@
 """An agent learns a game of gem with IAC.
 
     pip install "marlogue[gem]"
-    python examples/plugging_in/gem_iac.py [--max_steps 400]
+    python examples/plugging_in/gem_iac.py [--max_steps 600]
 
 Gem has picked a number from 1 to 10, and says "higher" or "lower" to a guess in \\boxed{}. Four
 guesses are allowed; a right one earns 1, the last one more the nearer it is. A text without a guess
@@ -26,7 +26,7 @@ def total(samples):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--max_steps", type=int, default=400, help="games to train on")
+    parser.add_argument("--max_steps", type=int, default=600, help="games to train on")
     options = parser.parse_args()
 
     model, tokenizer = tiny_model(WORDS, n_layer=1, n_positions=256)
@@ -39,8 +39,8 @@ def main():
             use_separate_critic=False,  # a value head on the model itself
             num_turns=TURNS,
             max_steps=options.max_steps,
-            rollout_buffer_size=16,
-            agent_learning_rate=3e-3,
+            rollout_buffer_size=32,
+            agent_learning_rate=2e-3,
             max_new_tokens=1,
             eval_interval=0,
             eval_num_samples=100,
