@@ -110,6 +110,8 @@ class ChatServer:
 def _last_user_message(messages: Any) -> str:
     if not isinstance(messages, Sequence) or not messages or isinstance(messages, str):
         raise ValueError(f"messages ({messages!r}) must be a list of messages")
+    if any(not isinstance(message, Mapping) for message in messages):
+        raise ValueError(f"messages ({messages!r}) must be dicts with a role and a content")
     if any(message.get("role") not in ("user", "assistant") for message in messages):
         raise ValueError(
             "messages must be of user and assistant; give the policy a system_prompt of its own"

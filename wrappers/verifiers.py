@@ -67,7 +67,7 @@ def plugin(
 
     Args:
         env: a text environment. It is copied, not touched.
-        agents: whom verifiers plays, each in a seat (`--env.agent_0.model ...`) with a trace of its
+        agents: whom verifiers plays, each in a seat (`--env.agent-0.model ...`) with a trace of its
             own; None: all whom `others` does not name.
         others: the frozen agents, played here; see `marlogue.wrappers.single_agent.SingleAgent`.
         learners: those of the seats whose tokens are training data; None for all.

@@ -1,11 +1,14 @@
 """TRL: GRPO trains one model in a team, by rollouts of ours and by its own tool calls."""
 
 import os
+import subprocess
+import sys
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
 import pytest
 
+from tests.support.command_line import ROOT
 from tests.support.libraries import needs
 
 trl = needs("trl")
@@ -213,6 +216,18 @@ def test_training_over_two_turns_changes_the_model(tmp_path):
     assert any(not value.equal(before[name]) for name, value in made.model.named_parameters())
 
 
+def test_the_reward_is_that_of_the_agent_that_learns(tmp_path):
+    env = coordination_v0.parallel_env(reward_func=lambda a, b: [[1.0, 4.0]] * len(a))
+    rows = dataset(env)
+    rollouts = Rollouts(env)
+    made = trainer(tmp_path, rows, reward_funcs=episode_reward, rollout_func=rollouts)
+    assert rollouts(prompts_of(rows), made)["episode_reward"] == [1.0, 4.0] * 4
+    game = environment_factory(env, "agent_1", lambda prompt: "red")()
+    game.reset(**rows[1])
+    game.answer("red")
+    assert game.get_reward() == 4.0
+
+
 def test_only_who_moves_speaks(tmp_path):
     rows = dataset(TakingTurns(), ["bob"], seeds=range(2))
     rollouts = Rollouts(TakingTurns(), {"ann": lambda prompt: prompt})
@@ -304,3 +319,18 @@ def test_faults_of_the_environment_reach_the_user_and_those_of_the_model_do_not(
     game.reset(**entry)
     assert game.answer("fine") == "The episode is over."
     assert game.get_reward() == 1.0
+
+
+def test_example(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples/plugging_in/trl_grpo.py"), "--steps", "100"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stdout.splitlines() if line.startswith("mean return")]
+    before, after = (float(line.split()[-1]) for line in said)
+    assert before < 0.2
+    assert after > 0.8

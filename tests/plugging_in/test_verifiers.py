@@ -11,7 +11,9 @@ import pytest
 from tests.support.command_line import ROOT
 from tests.support.libraries import needs
 
-vf = needs("verifiers.v1")
+needs("verifiers")
+
+import verifiers.v1 as vf  # noqa: E402
 
 from marlogue.agents import LLMPolicy, SamplingParams, tiny_model  # noqa: E402
 from marlogue.envs import coordination_v0  # noqa: E402

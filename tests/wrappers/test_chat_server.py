@@ -1,0 +1,99 @@
+"""ChatServer: OpenAI's protocol over loopback, answered by a real policy."""
+
+import json
+import urllib.error
+import urllib.request
+
+import pytest
+
+from marlogue.agents import LLMPolicy, SamplingParams, tiny_model
+from marlogue.envs import coordination_v0
+from marlogue.wrappers.chat_server import ChatServer
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return LLMPolicy(*tiny_model(coordination_v0.VOCABULARY, seed=0))
+
+
+@pytest.fixture(scope="module")
+def server(policy):
+    with ChatServer({"tiny": policy}, SamplingParams(max_new_tokens=4)) as made:
+        yield made
+
+
+def ask(server, path="/chat/completions", **body):
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "dawn"}], **body}
+    request = urllib.request.Request(server.url + path, json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def test_the_answer_is_the_policys(server, policy):
+    answer = ask(server, seed=7)
+    expected = policy.act(["dawn"], SamplingParams(max_new_tokens=4), [(7,)])[0]
+    (choice,) = answer["choices"]
+    assert choice["message"] == {"role": "assistant", "content": expected.text}
+    assert choice["finish_reason"] == ("length" if expected.truncated else "stop")
+    counts = {"prompt_tokens": 1, "completion_tokens": len(expected.ids)}
+    assert answer["usage"] == {**counts, "total_tokens": 1 + len(expected.ids)}
+    assert ask(server, seed=7)["choices"] == answer["choices"]
+
+
+def test_requests_without_a_seed_differ(server):
+    assert len({ask(server)["choices"][0]["message"]["content"] for _ in range(10)}) > 3
+
+
+def test_a_request_says_how_to_sample(server):
+    greedy = {ask(server, temperature=0)["choices"][0]["message"]["content"] for _ in range(5)}
+    assert len(greedy) == 1
+    assert ask(server, max_tokens=1)["usage"]["completion_tokens"] == 1
+    assert ask(server, max_completion_tokens=2, temperature=None)["usage"]["total_tokens"] <= 3
+
+
+def test_the_last_prompt_is_the_one(server):
+    messages = [
+        {"role": "user", "content": "night"},
+        {"role": "assistant", "content": "black"},
+        {"role": "user", "content": "dawn"},
+    ]
+    assert ask(server, messages=messages, seed=1)["choices"] == ask(server, seed=1)["choices"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"model": "huge"}, "model ('huge') must be one of ['tiny']"),
+        ({"stream": True}, "stream (True) must be False"),
+        ({"n": 2}, "n (2) must be 1"),
+        ({"logprobs": True}, "logprobs must be left out"),
+        ({"messages": []}, "messages ([]) must be a list of messages"),
+        ({"messages": ["dawn"]}, "must be dicts with a role and a content"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "give the policy a system_prompt"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "must be a text of the user"),
+        ({"temperature": -1}, "temperature"),
+        ({"max_tokens": 0}, "max_new_tokens"),
+    ],
+)
+def test_bad_requests(server, body, said):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        ask(server, **body)
+    assert caught.value.code == 400
+    assert said in json.load(caught.value)["error"]["message"]
+
+
+def test_other_paths(server):
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        ask(server, path="/completions")
+
+
+def test_no_policy():
+    with pytest.raises(ValueError, match="must hold a policy"):
+        ChatServer({})
+
+
+def test_the_port_is_free_again(policy):
+    with ChatServer({"tiny": policy}) as first:
+        port = int(first.url.split(":")[2].split("/")[0])
+    with ChatServer({"tiny": policy}, port=port) as second:
+        assert second.url == first.url
