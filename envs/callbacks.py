@@ -116,6 +116,12 @@ def place(row: int | None, turn: int) -> str:
     return f"{'an item given in options' if row is None else f'row {row}'}, turn {turn}"
 
 
+def shortened(value: Any, length: int = 80) -> str:
+    """The representation of a value, no longer than a message should have it."""
+    text = repr(value)
+    return text if len(text) <= length else text[:length] + "..."
+
+
 def kind_of(value: Any) -> str:
     """What a callback returned, in a few words for messages."""
     if value is None:

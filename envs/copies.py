@@ -27,11 +27,13 @@ class Copies:
 
     Raises:
         TypeError: when it is not a `ParallelEnv`, or does not name its possible agents.
+        ValueError: in `grow`, when the function returns an environment that it made before.
     """
 
     def __init__(self, env: ParallelEnv | Callable[[], ParallelEnv]) -> None:
         self._make = env if not isinstance(env, ParallelEnv) and callable(env) else _copier(env)
-        self._envs = [self._made()]
+        self._envs: list[ParallelEnv] = []
+        self.grow(1)
         self._next_seed = 0
         # A wrapped TextEnv counts its rows for itself; copies of it would all play the same ones.
         inner = self._envs[0].unwrapped
@@ -86,6 +88,12 @@ class Copies:
         env = self._make()
         if not isinstance(env, ParallelEnv):
             raise TypeError(f"the environment factory returned {env!r}, not a ParallelEnv")
+        if any(env.unwrapped is other.unwrapped for other in self._envs):
+            raise ValueError(
+                f"the environment factory returned {env} a second time, and one environment cannot "
+                "play several episodes at once; let the factory make a new one at each call, or "
+                "pass the environment itself, which is copied"
+            )
         return env
 
 

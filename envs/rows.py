@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
-from marlogue.envs.callbacks import noted
+from marlogue.envs.callbacks import noted, shortened
 
 Row = dict[str, Any]
 
@@ -118,14 +118,9 @@ def checked_row(row: Any, index: int | None) -> Row:
     if not isinstance(row, Mapping):
         name = "the given item" if index is None else f"row {index} of the dataset"
         raise TypeError(
-            f"{name} ({_shortened(row)}) must be a dict of its fields, not {type(row).__name__}"
+            f"{name} ({shortened(row)}) must be a dict of its fields, not {type(row).__name__}"
         )
     return copy.deepcopy(dict(row))
-
-
-def _shortened(value: Any, length: int = 80) -> str:
-    text = repr(value)
-    return text if len(text) <= length else text[:length] + "..."
 
 
 class RowOrder:

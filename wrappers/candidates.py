@@ -10,7 +10,7 @@ from gymnasium.spaces import Discrete, Text
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
 
-from marlogue.envs.callbacks import callback_name, kind_of, noted
+from marlogue.envs.callbacks import callback_name, kind_of, noted, shortened
 from marlogue.envs.episodes import Infos
 from marlogue.envs.spaces import UnicodeText
 from marlogue.envs.task import flag, whole_number
@@ -176,8 +176,8 @@ class CandidateActions(View):
                 )
             if not space.contains(text):
                 raise ValueError(
-                    f"candidate {index} {where} ({text!r}) must be in the action space of the "
-                    f"environment, {space}; change the text or the space"
+                    f"candidate {index} {where} ({shortened(text)}) must be in the action space of "
+                    f"the environment, {space}; change the text or the space"
                 )
         return list(offered)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -93,8 +93,8 @@ class HashedNgrams:
         seed: int = 0,
     ) -> None:
         self.size = whole_number("size", size)
-        self.words = tuple(whole_number("words", length) for length in words)
-        self.characters = tuple(whole_number("characters", length) for length in characters)
+        self.words = _lengths("words", words)
+        self.characters = _lengths("characters", characters)
         if not self.words and not self.characters:
             raise ValueError("words and characters must not both be empty; set words=(1,)")
         self.hashes = whole_number("hashes", hashes)
@@ -125,6 +125,12 @@ class HashedNgrams:
         vector = (counts[: self.size] - counts[self.size :]).astype(np.float32)
         norm = math.sqrt(vector @ vector)
         return vector / np.float32(norm) if norm else vector
+
+
+def _lengths(name: str, lengths: Any) -> tuple[int, ...]:
+    if isinstance(lengths, str) or not isinstance(lengths, Iterable):
+        raise TypeError(f"{name} ({lengths!r}) must be a list of lengths; set it to [{lengths!r}]")
+    return tuple(whole_number(name, length) for length in lengths)
 
 
 _WORD = re.compile(r"\w+|[^\w\s]")

@@ -17,6 +17,7 @@ from marlogue.envs.callbacks import (
     noted,
     require_callable,
     require_result,
+    shortened,
 )
 
 if TYPE_CHECKING:
@@ -111,8 +112,8 @@ class Partners:
         for index, one in enumerate(asked):
             if not self._spaces[one.agent].contains(actions[index]):
                 raise ValueError(
-                    f"the policy of {one.agent} in others answered {actions[index]!r}, which is "
-                    f"not in its action space, {self._spaces[one.agent]}"
+                    f"the policy of {one.agent} in others answered {shortened(actions[index])}, "
+                    f"which is not in its action space, {self._spaces[one.agent]}"
                 )
         return [actions[index] for index in range(len(asked))]
 

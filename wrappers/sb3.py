@@ -107,6 +107,11 @@ class TeamVecEnv(VecEnv):
             raise ValueError(
                 f"actions ({len(actions)}) must be as many as environments ({self.num_envs})"
             )
+        if not isinstance(self.action_space, Box) and np.asarray(actions).dtype.kind not in "iub":
+            raise ValueError(
+                f"actions (of dtype {np.asarray(actions).dtype}) must be whole numbers, as the "
+                f"action space is {self.action_space}"
+            )
         self._actions = actions
 
     def step_wait(self) -> Any:
@@ -217,8 +222,10 @@ class TeamVecEnv(VecEnv):
         return [team[0] or None for team in teams]
 
     def _mask(self, index: int) -> npt.NDArray[np.bool_]:
-        """The action mask of an agent, bool [K]; all is allowed before the first reset."""
+        """The action mask of an agent, bool [K]."""
         episode, place = divmod(index, len(self.agents))
+        if not self._infos[episode]:
+            raise RuntimeError("action_masks was called before reset; call reset first")
         return np.asarray(self._infos[episode][self.agents[place]]["action_mask"]).astype(np.bool_)
 
     def _masks(self) -> bool:

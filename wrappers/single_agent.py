@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
+from marlogue.envs.callbacks import shortened
 from marlogue.wrappers.partners import Partners, Policy
 from marlogue.wrappers.seats import Seat, play_on
 
@@ -157,7 +158,9 @@ def check_action(whose: Any, space: gymnasium.Space[Any], action: Any) -> None:
         ValueError: names space and action.
     """
     if not space.contains(action):
-        raise ValueError(f"the action ({action!r}) must be in the action space of {whose}, {space}")
+        raise ValueError(
+            f"the action ({shortened(action)}) must be in the action space of {whose}, {space}"
+        )
 
 
 def no_turn(env: ParallelEnv, agent: str) -> str:

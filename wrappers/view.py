@@ -10,6 +10,7 @@ from gymnasium.spaces import Box, Space, Text
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from pettingzoo.utils import BaseParallelWrapper  # type: ignore[import-untyped]
 
+from marlogue.envs.callbacks import shortened
 from marlogue.envs.episodes import Infos, StepResult, check_agents
 
 
@@ -107,7 +108,7 @@ class View(BaseParallelWrapper):  # type: ignore[misc]
 
     def check_actions(self, actions: Mapping[str, Any]) -> None:
         """Refuse a step before reset or after the end, and actions outside their spaces."""
-        if not self.agents:
+        if not getattr(self, "agents", None):  # which some environments lack before reset
             raise RuntimeError("step was called without a running episode; call reset first")
         check_agents(actions, self.agents)
         for agent, action in actions.items():
@@ -117,7 +118,7 @@ class View(BaseParallelWrapper):  # type: ignore[misc]
         """Refuse an action outside the agent's space."""
         if not self.action_space(agent).contains(action):
             raise ValueError(
-                f"the action of {agent} ({action!r}) must be in its action space, "
+                f"the action of {agent} ({shortened(action)}) must be in its action space, "
                 f"{self.action_space(agent)}"
             )
 
@@ -135,8 +136,8 @@ class View(BaseParallelWrapper):  # type: ignore[misc]
         space = self.env.observation_space(agent)
         if not isinstance(self.env, View) and not space.contains(observation):
             raise ValueError(
-                f"the observation of {agent} ({observation!r}) is not in the observation space "
-                f"({space}) that {self.env} declares; mend the environment's space "
+                f"the observation of {agent} ({shortened(observation)}) is not in the observation "
+                f"space ({space}) that {self.env} declares; mend the environment's space "
                 "(marlogue.envs.UnicodeText contains any text)"
             )
 
@@ -144,9 +145,9 @@ class View(BaseParallelWrapper):  # type: ignore[misc]
         space = self.env.action_space(agent)
         if not isinstance(self.env, View) and not space.contains(action):
             raise ValueError(
-                f"{type(self).__name__} makes {action!r} of the action of {agent}, which is not in "
-                f"the action space ({space}) that {self.env} declares; mend one or the other "
-                "(marlogue.envs.UnicodeText contains any text)"
+                f"{type(self).__name__} makes {shortened(action)} of the action of {agent}, which "
+                f"is not in the action space ({space}) that {self.env} declares; mend one or the "
+                "other (marlogue.envs.UnicodeText contains any text)"
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> View:

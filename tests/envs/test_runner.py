@@ -246,6 +246,14 @@ class TestMistakes:
         with pytest.raises(TypeError, match="factory returned 3"):
             BatchRunner(lambda: 3)
 
+    def test_a_factory_that_makes_one_environment_only(self):
+        env = LeaverEnv()
+        for factory in (lambda: env, lambda: BaseParallelWrapper(env)):
+            runner = BatchRunner(factory)
+            runner.reset([Start()])
+            with pytest.raises(ValueError, match=r"a second time.*make a new one at each call"):
+                runner.reset([Start(), Start()])
+
     def test_nothing_to_do(self):
         runner, _ = self.running()
         assert runner.step([], []) == []

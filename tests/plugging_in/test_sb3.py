@@ -256,6 +256,10 @@ class TestBadInput:
         env.reset()
         with pytest.raises(RuntimeError, match="call step_async first"):
             env.step_wait()
+        with pytest.raises(RuntimeError, match="action_masks was called before reset"):
+            TeamVecEnv(team()).env_method("action_masks")
+        with pytest.raises(ValueError, match=r"dtype float64\) must be whole numbers"):
+            env.step(np.full(6, 1.7))
         with pytest.raises(ValueError, match=r"actions \(3\) must be as many as environments"):
             env.step(np.zeros(3, int))
         with pytest.raises(ValueError, match=r"num_episodes \(0\)"):

@@ -287,6 +287,7 @@ def test_the_same_in_every_process():
         ({"size": 2.5}, TypeError, r"size \(2.5\)"),
         ({"words": (0,)}, ValueError, r"words \(0\)"),
         ({"words": ()}, ValueError, "must not both be empty"),
+        ({"words": 2}, TypeError, r"words \(2\) must be a list of lengths; set it to \[2\]"),
         ({"characters": ("3",)}, TypeError, r"characters \('3'\)"),
         ({"hashes": 0}, ValueError, r"hashes \(0\)"),
         ({"seed": -1}, ValueError, r"seed \(-1\)"),
