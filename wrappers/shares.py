@@ -17,7 +17,8 @@ class Share:
 
     Around a `TextEnv`, share i of n plays the i-th episode and every n-th after that, so that all
     shares together play what one environment would have played. Any other environment is seeded,
-    wherever the caller does not do it, with i, i + n, i + 2n, ...
+    wherever the caller does not do it, with i, i + n, i + 2n, ...; once the caller has done it, with
+    every n-th seed after that (callers seed share i with `seed + i`).
 
     Args:
         env: the environment, of which deep copies are made, or a function that makes it.
@@ -56,8 +57,10 @@ class Share:
             seed: begins the order of rows anew.
             options: passed on. A row or item chosen by them takes no turn.
         """
-        chosen = bool({"row", "item"} & set(options or {}))
-        if chosen or (seed is not None and not self._by_rows):
+        if not self._by_rows and seed is not None:
+            self._skip = self.shares - 1
+            return self.copies.plan(seed, options)
+        if self._by_rows and {"row", "item"} & set(options or {}):
             return self.copies.plan(seed, options)
         skipped = self.index if seed is not None else self._skip
         self._skip = self.shares - 1

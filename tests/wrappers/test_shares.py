@@ -56,6 +56,12 @@ def test_strangers_are_seeded_differently_unless_the_caller_does():
     assert seeds == [[0], [1], [2]]
     share = Share(LeaverEnv(), 1, 3)
     assert [share.plan()[0], share.plan()[0], share.plan(seed=77)[0]] == [1, 4, 77]
+    # RLlib and AgileRL seed the first episode of process i with seed + i, and no other.
+    shares = [Share(LeaverEnv, index, 2) for index in range(2)]
+    seeds = [
+        [share.plan(given)[0] for given in (70 + i, None, None)] for i, share in enumerate(shares)
+    ]
+    assert seeds == [[70, 72, 74], [71, 73, 75]]
 
 
 @pytest.mark.parametrize(
