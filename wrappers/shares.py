@@ -17,8 +17,8 @@ class Share:
 
     Around a `TextEnv`, share i of n plays the i-th episode and every n-th after that, so that all
     shares together play what one environment would have played. Any other environment is seeded,
-    wherever the caller does not do it, with i, i + n, i + 2n, ...; once the caller has done it, with
-    every n-th seed after that (callers seed share i with `seed + i`).
+    wherever the caller does not do it, with i, i + n, i + 2n, ...; after a seed of the caller, who
+    gives share i `seed + i`, with every n-th that follows it.
 
     Args:
         env: the environment, of which deep copies are made, or a function that makes it.
