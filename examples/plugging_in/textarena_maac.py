@@ -62,7 +62,8 @@ def main():
     before = trainer.evaluate()["eval/return"]
     trainer.train()
     after = trainer.evaluate()["eval/return"]
-    print(f"mean return: before {before:.2f}, after {after:.2f}")
+    print(f"mean return before: {before:.2f}")
+    print(f"mean return after:  {after:.2f}")
 
 
 if __name__ == "__main__":
