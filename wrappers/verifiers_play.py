@@ -23,9 +23,10 @@ from marlogue.wrappers.players import FrozenAgents
 from marlogue.wrappers.seats import idle_action
 
 with require("verifiers", extra="verifiers"):
-    import httpx  # type: ignore[import-not-found, unused-ignore]
     import verifiers.v1 as vf
     from verifiers.v1.dialects.chat import message_to_wire
+with require("httpx", extra="verifiers"):
+    import httpx  # type: ignore[import-not-found, unused-ignore]
 
 
 class TeamData(vf.TaskData):  # type: ignore[misc]
