@@ -164,9 +164,10 @@ class CandidateActions(View):
         if isinstance(offered, str | bytes) or not isinstance(offered, Sequence):
             raise ValueError(f"candidates {where} must be a list of texts, not {kind_of(offered)}")
         if not 0 < len(offered) <= self.num_candidates:
+            mend = "set num_candidates to the largest number there is" if offered else "offer one"
             raise ValueError(
                 f"candidates {where} must be 1 to {self.num_candidates} texts, not {len(offered)}; "
-                "set num_candidates to the largest number there is"
+                f"{mend}"
             )
         space = self.env.action_space(agent)
         for index, text in enumerate(offered):

@@ -84,7 +84,7 @@ def test_candidates_of_the_row():
     ("choices", "message"),
     [
         (["a", "b", "c", "d"], r"for agent_0 \(turn 0, row 0\) must be 1 to 3 texts, not 4"),
-        ([], "must be 1 to 3 texts, not 0"),
+        ([], "must be 1 to 3 texts, not 0; offer one"),
         (["a", 7], "must be texts; number 1 is an int"),
         ("abc", "must be a list of texts, not a str"),
         (None, "must be a list of texts, not None"),
