@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 from collections.abc import Collection, Mapping
@@ -113,7 +112,7 @@ class AecGame:
         while env.agents and _has_ended(env, agent := env.agent_selection):
             self._settle()
             shown[agent] = env.observe(agent)
-            infos[agent] = copy.deepcopy(dict(env.infos[agent]))
+            infos[agent] = dict(env.infos[agent])
             if env.terminations[agent]:
                 ended["terminated"].add(agent)
             if env.truncations[agent]:
@@ -122,7 +121,7 @@ class AecGame:
             self._earn(rewards)
         for agent in env.agents:
             shown[agent] = env.observe(agent)
-            infos[agent] = copy.deepcopy(dict(env.infos[agent]))
+            infos[agent] = dict(env.infos[agent])
         mover = env.agent_selection if env.agents else None
         return Turn(mover, shown, rewards, **ended, infos=infos)
 

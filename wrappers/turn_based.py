@@ -152,7 +152,7 @@ class TurnBased(ParallelEnv):  # type: ignore[misc]
             for agent in acting
             if agent in turn.terminated or (over and agent not in truncated)
         }
-        if not over and self._turns == self.truncate_after:
+        if self._turns == self.truncate_after:
             truncated |= set(acting) - terminated
         self.agents = [a for a in acting if a not in terminated and a not in truncated]
         self._mover = turn.agent if self.agents else None

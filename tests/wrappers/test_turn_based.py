@@ -295,8 +295,28 @@ class Forgetful(Auction):
 
 
 def test_an_aec_environment_whose_rewards_do_not_add_up():
+    env = TurnBased(Forgetful())
     with pytest.raises(ValueError, match=r"seller earned 0 since it acted, but its `rewards`"):
-        play(TurnBased(Forgetful()), ["lots", "high", "low", "sold"])
+        play(env, ["lots", "high", "low", "sold"])
+    assert env.game.env.said == "low"  # noticed before the seller's next move is played
+
+
+class Inheritance(Auction):
+    """Pays those who stay when one lets go of an agent that has left."""
+
+    def _was_dead_step(self, action):
+        super()._was_dead_step(action)
+        self.rewards = dict.fromkeys(self.agents, 0.25)
+        self._accumulate_rewards()
+
+
+def test_rewards_that_come_when_an_agent_is_let_go():
+    texts = ["lots", "out", "high", "sold"]
+    steps = play(TurnBased(Inheritance()), texts)
+    assert steps[1].rewards == {"seller": 0.25, "first": 1.0, "second": 0.25}
+    earned = {a: sum(step.rewards.get(a, 0) for step in steps) for a in ("seller", "second")}
+    expected = aec_loop(Inheritance(), texts)
+    assert earned == {agent: expected[agent] for agent in earned}
 
 
 def test_stock_text_spaces():
