@@ -60,7 +60,7 @@ class ActionMask(View):
         elif agent in self.agents:
             raise ValueError(
                 f"infos[{agent!r}] lacks {MASK!r}; put CandidateActions or TokenByToken into the "
-                "chain, or leave ActionMask out"
+                "chain (around UniformEnd), or leave ActionMask out"
             )
         else:
             mask = np.ones(length, dtype=np.int8)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from gymnasium.spaces import Text
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.envs.callbacks import (
@@ -19,6 +18,7 @@ from marlogue.envs.callbacks import (
     require_result,
     shortened,
 )
+from marlogue.wrappers.view import holds_texts
 
 if TYPE_CHECKING:
     from marlogue.agents import SamplingParams
@@ -165,7 +165,7 @@ def _check_policy(env: ParallelEnv, name: str, policy: Any) -> tuple[str, ...]:
     if not callable(policy) and isinstance(policy, Answers):
         for kind in ("observation", "action"):
             space = getattr(env, f"{kind}_space")(name)
-            if not isinstance(space, Text) and not space.contains("text"):
+            if not holds_texts(space):
                 raise TypeError(
                     f"others[{name!r}] answers texts, but the {kind} space of {name} is {space}; "
                     "give a function from observation to action instead"

@@ -162,6 +162,12 @@ class View(BaseParallelWrapper):  # type: ignore[misc]
         return f"{type(self).__name__}<{self.env}>"
 
 
+def holds_texts(space: Space[Any]) -> bool:
+    """Whether it is a space of texts, gymnasium's own or another one."""
+    # A Box warns when it is asked about a text.
+    return isinstance(space, Text) or (not isinstance(space, Box) and space.contains("text"))
+
+
 def require_texts(env: ParallelEnv, view: str, *, observations: bool, actions: bool) -> None:
     """Refuse an environment that does not speak in texts, where a view needs them.
 
@@ -177,8 +183,7 @@ def require_texts(env: ParallelEnv, view: str, *, observations: bool, actions: b
     for needed, kind in ((observations, "observation"), (actions, "action")):
         for agent in env.possible_agents if needed else ():
             space = getattr(env, f"{kind}_space")(agent)
-            # A Box warns when it is asked about a text.
-            if isinstance(space, Box) or not (isinstance(space, Text) or space.contains("text")):
+            if not holds_texts(space):
                 raise TypeError(
                     f"{view} needs an environment whose {kind}s are texts; the {kind} space of "
                     f"{agent} is {space}. Put {view} nearer to the text environment than the view "

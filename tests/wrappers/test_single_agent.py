@@ -297,6 +297,11 @@ class TestBadInput:
     def test_a_language_model_among_numbers(self):
         with pytest.raises(TypeError, match="answers texts, but the action space of agent_1"):
             SingleAgent(choices(), "agent_0", tiny_policy())
+        vectors = EmbedObservations(coordination_v0.parallel_env(), HashedNgrams(4))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a Box warns when it is asked about a text
+            with pytest.raises(TypeError, match="answers texts, but the observation space"):
+                SingleAgent(vectors, "agent_0", tiny_policy())
 
     def test_actions(self):
         env = SingleAgent(coordination_v0.parallel_env(), "agent_0", knows)
