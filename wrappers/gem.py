@@ -19,7 +19,7 @@ from marlogue.wrappers.games import json_only, text_bound
 from marlogue.wrappers.global_random import MAX_SEED, PrivateRandom
 from marlogue.wrappers.optional import require
 
-with require("gem", extra="gem"), PrivateRandom(0).lent():  # gem draws while it is imported
+with require("gem", extra="gem"), PrivateRandom(0).lent():  # it draws when imported
     import gem
     from gem.core import EnvWrapper
     from gem.multiagent import MultiAgentEnv

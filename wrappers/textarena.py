@@ -15,7 +15,7 @@ from marlogue.wrappers.global_random import MAX_SEED, PrivateRandom
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.turn_based import TurnBased
 
-with require("textarena", extra="textarena"):
+with require("textarena", extra="textarena"), PrivateRandom(0).lent():  # it draws when imported
     import textarena as ta
 
 
