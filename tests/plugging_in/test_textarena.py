@@ -12,6 +12,13 @@ from pettingzoo.test import parallel_api_test
 
 from marlogue import IACConfig, IACTrainer, MAACConfig, MAACTrainer, tiny_model
 from marlogue.envs import WAITS, check_text_env
+from marlogue.wrappers import (
+    CandidateActions,
+    EmbedObservations,
+    HashedNgrams,
+    History,
+    NumericState,
+)
 from tests.support.command_line import ROOT
 from tests.support.example_runs import returns_of
 from tests.support.libraries import needs
@@ -204,6 +211,20 @@ def test_a_game_with_a_faulty_reward():
     play(env, ["nonsense"])
     with pytest.raises(ValueError, match=r"the reward is '.*it must be a number"):
         env.step({"player_0": "nonsense"})
+
+
+def test_other_views_around_a_game():
+    """The widest net: vectors and numbered moves, where who waits has one move that is ignored."""
+    texts = CandidateActions(History(textarena_env("TicTacToe-v0-train"), 4000), CELLS)
+    env = NumericState(EmbedObservations(texts, HashedNgrams(64)))
+    shown, infos = env.reset(seed=0)
+    assert shown["player_0"].shape == (64,)
+    assert infos["player_0"]["action_mask"].tolist() == [1] * 9
+    assert infos["player_1"]["action_mask"].tolist() == [1] + [0] * 8
+    shown, rewards, *_ = env.step({"player_0": 4, "player_1": 0})
+    for _ in range(2):  # an occupied cell twice
+        _, rewards, *_ = env.step({"player_0": 0, "player_1": 4})
+    assert rewards == {"player_0": 1.0, "player_1": -1.0}
 
 
 @pytest.mark.parametrize("learner", ["maac", "iac"])
