@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from marlogue.envs.task import whole_number
 from marlogue.wrappers.candidate_sources import CandidateSource, Request
+from marlogue.wrappers.partners import Answers
 from marlogue.wrappers.recent import Recent
 
 if TYPE_CHECKING:
     from marlogue.agents.sampling import SamplingParams
-
-
-@runtime_checkable
-class Proposer(Protocol):
-    """What can propose candidates; `marlogue.agents.LLMPolicy` is one."""
-
-    def act(
-        self, prompts: Sequence[str], params: SamplingParams, streams: Sequence[Sequence[int]]
-    ) -> Sequence[Any]:
-        """One completion, with its `text`, for each prompt; see `LLMPolicy.act`."""
-        ...
 
 
 class SampledCandidates(CandidateSource):
@@ -58,7 +48,7 @@ class SampledCandidates(CandidateSource):
 
     def __init__(
         self,
-        policy: Proposer | Mapping[str, Proposer],
+        policy: Answers | Mapping[str, Answers],
         num_candidates: int,
         params: SamplingParams,
         *,
@@ -68,9 +58,11 @@ class SampledCandidates(CandidateSource):
     ) -> None:
         self.policy = policy
         for agent, one in policy.items() if isinstance(policy, Mapping) else [("all", policy)]:
-            if not isinstance(one, Proposer):
+            if not isinstance(one, Answers):
                 raise TypeError(f"policy ({one!r}, of {agent}) must be a marlogue.agents.LLMPolicy")
         self.num_candidates: int = whole_number("num_candidates", num_candidates)
+        if not hasattr(params, "temperature"):
+            raise TypeError(f"params ({params!r}) must be marlogue.agents.SamplingParams")
         if params.temperature == 0 and self.num_candidates > 1:
             raise ValueError(
                 f"temperature (0) must be above 0 for {self.num_candidates} different candidates; "
@@ -104,7 +96,7 @@ class SampledCandidates(CandidateSource):
         """The agent whose policy it is; "" where there is one for all."""
         return agent if isinstance(self.policy, Mapping) else ""
 
-    def _policy(self, owner: str) -> Proposer:
+    def _policy(self, owner: str) -> Answers:
         if not isinstance(self.policy, Mapping):
             return self.policy
         if owner not in self.policy:
@@ -113,7 +105,7 @@ class SampledCandidates(CandidateSource):
             )
         return self.policy[owner]
 
-    def _sample(self, policy: Proposer, prompts: Sequence[str]) -> dict[str, list[str]]:
+    def _sample(self, policy: Answers, prompts: Sequence[str]) -> dict[str, list[str]]:
         """K texts for each prompt."""
         found: dict[str, dict[str, None]] = {prompt: {} for prompt in prompts}
         drawn = dict.fromkeys(prompts, 0)

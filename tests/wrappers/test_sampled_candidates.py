@@ -170,6 +170,7 @@ def test_an_exception_of_the_policy_says_where():
         ({"policy": {"agent_0": None}}, TypeError, r"policy \(None, of agent_0\)"),
         ({"num_candidates": 0}, ValueError, r"num_candidates \(0\)"),
         ({"params": SamplingParams(temperature=0)}, ValueError, r"temperature \(0\)"),
+        ({"params": {}}, TypeError, r"params \({}\) must be .*SamplingParams"),
         ({"seed": -1}, ValueError, r"seed \(-1\)"),
         ({"tries": 0}, ValueError, r"tries \(0\)"),
         ({"remember": -1}, ValueError, r"remember \(-1\)"),
