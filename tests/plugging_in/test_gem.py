@@ -18,6 +18,7 @@ from tests.support.libraries import needs
 from tests.support.team import Recorder, weights
 
 gem = needs("gem")
+multiagent = needs("gem.multiagent")
 guess_the_number = needs("gem.envs.game_env.guess_the_number")
 observation_wrapper = needs("gem.wrappers.observation_wrapper")
 gem_env = needs("marlogue.wrappers.gem").gem_env
@@ -136,6 +137,14 @@ def test_truncation():
     assert not steps[-1].terminations["agent_0"]
 
 
+class Many(multiagent.MultiAgentEnv):
+    def observe(self, agent):
+        return ""
+
+    def _process_actions(self, actions):
+        return {}, {}, {}, {}, {}
+
+
 def test_bad_arguments():
     with pytest.raises(ValueError, match="game:None not found") as caught:
         gem_env("game:None")
@@ -146,6 +155,8 @@ def test_bad_arguments():
         gem_env(GUESS, 2, join="x")
     with pytest.raises(TypeError, match=r"must be an id of gem, or a gem\.Env"):
         gem_env(guess_the_number.GuessTheNumberEnv)
+    with pytest.raises(TypeError, match=r"or a gem\.Env for one agent"):
+        gem_env(Many())
     with pytest.raises(TypeError, match=r"max_turns.* are for gem\.make"):
         gem_env(guess_the_number.GuessTheNumberEnv(), max_turns=1)
     env = gem_env(GUESS, max_completion_chars=3)

@@ -199,6 +199,13 @@ def test_games_that_break_their_word(turn, match):
     assert caught.value.__notes__ == ["while ann moves in TurnBased<Counting>, after 0 moves"]
 
 
+def test_a_game_that_is_over_at_once():
+    game = Counting()
+    game.reset = lambda seed, options: Turn(None)
+    with pytest.raises(ValueError, match="was over before the first move; give it another seed"):
+        TurnBased(game).reset(seed=0)
+
+
 def test_bad_arguments():
     with pytest.raises(TypeError, match="must have possible_agents, reset and step"):
         TurnBased(coordination_v0.parallel_env)
