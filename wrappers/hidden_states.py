@@ -13,18 +13,21 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from marlogue.agents.modes import eval_mode
 from marlogue.agents.prompts import PromptEncoder, PromptOverflow
 from marlogue.agents.trunk import Trunk, context_length, pad
+from marlogue.envs.callbacks import shortened
 from marlogue.envs.task import whole_number
 from marlogue.wrappers.recent import Recent
 
 POOLINGS = ("mean", "last")
 _FLOOR = 0.1  # of the mean deviation
+_SAME = 1e-6  # of the largest number: what rounding makes of equal ones
 
 
 class PooledHidden:
     """Embed a text by what a transformers model makes of it: `embed(prompt) -> float32 [D]`.
 
-    The hidden states after the last layer, averaged over the tokens, or those of the last token; an
-    empty text gives zeros. No gradient is kept, and the model's mode is put back.
+    The hidden states after the last layer, averaged over the tokens, or those of the last token; a
+    text without a visible character gives zeros. No gradient is kept, and the model's mode is put
+    back.
 
     Hidden states of different prompts have most in common: with a pretrained model one coordinate
     may be a hundred times larger than what tells two prompts apart, and a small network learns
@@ -39,8 +42,9 @@ class PooledHidden:
         max_prompt_tokens: the longest text; None for the model's context.
         prompt_overflow: "error" refuses a longer text; "truncate" cuts it on the left, and logs a
             warning.
-        standardize_on: at least two different texts, over which each number of the vectors is
-            brought to mean 0 and standard deviation 1. None leaves them as they are.
+        standardize_on: at least two texts that the model tells apart (blank ones are left out), over
+            which each number of the vectors is brought to mean 0 and standard deviation 1. None
+            leaves them as they are.
         remember: of how many texts the vectors are remembered.
 
     Attributes:
@@ -94,12 +98,16 @@ class PooledHidden:
             return np.zeros(self.size, np.float32), np.ones(self.size, np.float32)
         vectors = np.stack([self._read(text) for text in self._texts])
         deviation = vectors.std(0)
+        if deviation.max() <= _SAME * np.abs(vectors).max():
+            raise ValueError(
+                f"standardize_on ({shortened(self._texts)}) must be texts that the model tells "
+                "apart, and they all have the same hidden state; give prompts of the task"
+            )
         # A number that hardly changes here must not explode where it does change.
-        floor = max(_FLOOR * float(deviation.mean()), float(np.finfo(np.float32).tiny))
-        return vectors.mean(0), np.maximum(deviation, floor)
+        return vectors.mean(0), np.maximum(deviation, _FLOOR * deviation.mean())
 
     def _vector(self, prompt: str) -> NDArray[np.float32]:
-        if not prompt:
+        if not prompt.strip():
             return np.zeros(self.size, dtype=np.float32)
         return (self._read(prompt) - self._mean) / self._scale
 
@@ -129,10 +137,10 @@ def _limit(max_prompt_tokens: int | None, context: int | None) -> int | None:
 def _different(texts: Iterable[str]) -> list[str]:
     if isinstance(texts, str):
         raise TypeError(f"standardize_on ({texts!r}) must be texts, not one text")
-    different = list(dict.fromkeys(texts))
+    different = [text for text in dict.fromkeys(texts) if text.strip()]
     if len(different) < 2:
         raise ValueError(
-            f"standardize_on ({different!r}) must hold at least two different texts; give prompts "
-            "of the task"
+            f"standardize_on ({different!r}) must hold at least two different texts, not blank "
+            "ones; give prompts of the task"
         )
     return different

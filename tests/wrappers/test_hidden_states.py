@@ -123,8 +123,9 @@ def test_a_number_that_does_not_change_does_not_explode():
     assert embed("dusk")[8:].tolist() == [0.0] * 8
 
 
-def test_an_empty_prompt_gives_zeros():
-    assert PooledHidden(*parts())("").tolist() == [0.0] * 16
+@pytest.mark.parametrize("prompt", ["", " ", "\n\t"])
+def test_a_blank_prompt_gives_zeros(prompt):
+    assert PooledHidden(*parts())(prompt).tolist() == [0.0] * 16
 
 
 def test_a_prompt_that_is_too_long(caplog):
@@ -148,6 +149,8 @@ def test_a_prompt_that_is_too_long(caplog):
         ({"max_prompt_tokens": 0}, ValueError, r"max_prompt_tokens \(0\)"),
         ({"prompt_overflow": "cut"}, ValueError, r"prompt_overflow \('cut'\)"),
         ({"standardize_on": ["dawn", "dawn"]}, ValueError, r"\['dawn'\]\) must hold at least two"),
+        ({"standardize_on": ["dawn", "", " "]}, ValueError, r"\['dawn'\]\) must hold at least two"),
+        ({"standardize_on": ["dawn", "dawn ", " dawn"]}, ValueError, "that the model tells apart"),
         ({"standardize_on": "dawn"}, TypeError, r"standardize_on \('dawn'\) must be texts"),
         ({"remember": -1}, ValueError, r"remember \(-1\)"),
     ],
