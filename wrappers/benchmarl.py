@@ -16,7 +16,7 @@ from marlogue.wrappers.optional import require
 with require("benchmarl", extra="benchmarl"):
     from benchmarl.environments import TaskClass
     from torchrl.data import Composite
-    from torchrl.envs import EnvBase
+    from torchrl.envs import ActionMask, EnvBase, Transform
 
 from marlogue.wrappers.torchrl import EnvMaker, GroupMap
 
@@ -124,6 +124,12 @@ class TextTask(TaskClass):  # type: ignore[misc]
     @override
     def action_spec(self, env: EnvBase) -> Composite:
         return env.full_action_spec
+
+    @override
+    def get_env_transforms(self, env: EnvBase) -> list[Transform]:
+        # Else the random actions with which off-policy algorithms may begin ignore the masks.
+        groups = self.action_mask_spec(env) or ()
+        return [ActionMask((group, "action"), (group, "action_mask")) for group in groups]
 
     @staticmethod
     @override

@@ -22,7 +22,7 @@ from tests.support.libraries import needs
 
 torch = needs("torch")
 needs("benchmarl")
-from benchmarl.algorithms import IppoConfig, MappoConfig, QmixConfig  # noqa: E402
+from benchmarl.algorithms import IppoConfig, IqlConfig, MappoConfig, QmixConfig  # noqa: E402
 from benchmarl.experiment import Callback, Experiment  # noqa: E402
 from benchmarl.models import MlpConfig  # noqa: E402
 
@@ -107,6 +107,22 @@ def test_state_masks_and_infos(tmp_path):
         assert (rows_played > 0).any()
     # The environments share the rows: side by side they play different ones.
     assert len(set(kept.batches[0]["agents", "info", "row"][:, 0, 0].tolist())) == 4
+
+
+def test_random_actions_at_first_keep_to_the_masks(tmp_path):
+    rows = [{"prompt": str(n), "words": WORDS[: n + 1]} for n in range(4)]
+    env = numeric(text_env(dataset=rows, num_turns=2), "words", num_candidates=4)
+    kept = Kept()
+    groups = {"first": ["agent_0"], "second": ["agent_1"]}
+    the_task = task("random", env, group_map=groups, info_keys=["row"])
+    made = experiment(the_task, tmp_path, IqlConfig, [kept], off_policy_init_random_frames=32)
+    made.run()
+    assert len(kept.batches) == 2
+    for batch in kept.batches:
+        for group in groups:
+            chosen, played = batch[group, "action"], batch[group, "info", "row"]
+            assert (chosen <= played).all()
+            assert len(set(chosen.flatten().tolist())) > 2
 
 
 def test_without_state_and_masks_and_in_groups(tmp_path):
