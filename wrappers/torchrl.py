@@ -48,7 +48,9 @@ def torchrl_env(
             changed. Observations and actions must be numeric.
         num_envs: None makes one environment, without a batch dimension; a number makes a
             `SerialEnv` of so many, which share the rows of a dataset: together they play what the
-            one environment would play.
+            one environment would play. Random actions of a `SerialEnv` ignore masks, unless
+            TorchRL's own transform `ActionMask(("agents", "action"), ("agents", "action_mask"))` is
+            put around it.
         group_map: group to its agents. Agents of a group must have one observation space and one
             action space. None: all agents in the group `agents`.
         use_mask: add `("agents", "mask")` [N], False for an agent that has left the episode before
