@@ -42,8 +42,8 @@ class PooledHidden:
         max_prompt_tokens: the longest text; None for the model's context.
         prompt_overflow: "error" refuses a longer text; "truncate" cuts it on the left, and logs a
             warning.
-        standardize_on: at least two texts that the model tells apart (blank ones are left out), over
-            which each number of the vectors is brought to mean 0 and standard deviation 1. None
+        standardize_on: at least two texts that the model tells apart; blank ones are left out. Over
+            these each number of the vectors is brought to mean 0 and standard deviation 1. None
             leaves them as they are.
         remember: of how many texts the vectors are remembered.
 
