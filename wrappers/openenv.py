@@ -18,7 +18,10 @@ import numpy as np
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from pydantic import Field
 
+from marlogue.envs.callbacks import shortened
 from marlogue.envs.copies import Copies
+from marlogue.envs.episodes import check_agents
+from marlogue.envs.reward_values import as_finite
 from marlogue.envs.task import whole_number
 from marlogue.envs.waiting import waits
 from marlogue.wrappers.optional import require
@@ -51,8 +54,9 @@ class TeamAction(Action):  # type: ignore[misc]
 class TeamObservation(Observation):  # type: ignore[misc]
     """What the team is shown, and what each agent earned.
 
-    `reward` is the mean over the agents, for clients that read one number; `done` says that no
-    agent is live any more.
+    `reward` is the mean over all agents, those that have left included, for clients that read one
+    number: over an episode its sum is the mean of the agents' returns. `done` says that no agent is
+    live any more.
 
     Fields:
         prompts: agent to prompt.
@@ -135,9 +139,10 @@ class TeamEnvironment(Environment):  # type: ignore[misc]
 
         Raises:
             RuntimeError: when no episode is running.
-            ValueError: when agents are missing or unknown, or a text is too long.
+            ValueError: when agents are missing or unknown, a text is outside its space (too long,
+                say), or a reward is NaN or infinite.
         """
-        if not self.env.agents:
+        if not self._begun or not self.env.agents:
             raise RuntimeError(
                 "step was called without a running episode; call reset first, through one client "
                 "(a POST to /step has an environment of its own)"
@@ -147,14 +152,24 @@ class TeamEnvironment(Environment):  # type: ignore[misc]
             info = self._infos.get(agent, {})
             if waits(info):
                 texts.setdefault(agent, idle_action(self.env.action_space(agent), info))
+        check_agents(texts, self.env.agents)
+        for agent, text in texts.items():
+            if not self.env.action_space(agent).contains(text):
+                raise ValueError(
+                    f"the text of {agent} ({shortened(text)}) must be in its action space, "
+                    f"{self.env.action_space(agent)}"
+                )
         shown, rewards, terminations, truncations, infos = self._noticed(self.env.step, texts)
         self._state.step_count += 1
-        earned = {agent: float(reward) for agent, reward in rewards.items()}
+        earned = {
+            agent: as_finite(reward, f"the reward is {reward!r}", f"{agent} in {self.env}")
+            for agent, reward in rewards.items()
+        }
         for agent, reward in earned.items():
             self._state.returns[agent] += reward
         observation = self._observation(shown, infos)
         observation.rewards = earned
-        observation.reward = sum(earned.values()) / len(earned) if earned else 0.0
+        observation.reward = sum(earned.values()) / len(self._state.returns)
         observation.terminated = [agent for agent, flag in terminations.items() if flag]
         observation.truncated = [agent for agent, flag in truncations.items() if flag]
         return observation

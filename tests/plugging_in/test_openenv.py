@@ -22,13 +22,14 @@ from gymnasium.spaces import Discrete  # noqa: E402
 from openenv.core.env_server import Environment  # noqa: E402
 from websockets.exceptions import ConnectionClosed  # noqa: E402
 
-from marlogue.envs import coordination_v0  # noqa: E402
+from marlogue.envs import UnicodeText, coordination_v0  # noqa: E402
 from marlogue.wrappers.openenv import (  # noqa: E402
     TeamAction,
     TeamClient,
     TeamEnvironment,
     application,
 )
+from tests.support.envs import LeaverEnv  # noqa: E402
 from tests.support.strangers import EchoGame, TakingTurns  # noqa: E402
 
 pytestmark = pytest.mark.optional
@@ -105,6 +106,41 @@ def test_rewards_are_those_of_each_agent():
     assert observation.rewards == {"agent_0": 1.0, "agent_1": 4.0}
     assert observation.reward == 2.5
     assert env.state.returns == {"agent_0": 1.0, "agent_1": 4.0}
+
+
+def test_who_has_left_counts_in_the_team_reward():
+    env = TeamEnvironment(LeaverEnv())
+    observation, total = env.reset(), 0.0
+    assert len(observation.agents) == 2
+    while not observation.done:
+        observation = env.step(TeamAction(texts=dict.fromkeys(observation.agents, "a")))
+        total += observation.reward
+    assert total == sum(env.state.returns.values()) / 2
+    assert len(set(env.state.returns.values())) == 2
+
+
+def test_what_a_stranger_would_not_check():
+    class Stranger(EchoGame):
+        paid = 1.0
+
+        def step(self, actions):
+            shown, _, *rest = super().step(actions)
+            return (shown, dict.fromkeys(shown, self.paid), *rest)
+
+    inner = Stranger()
+    del inner.agents  # as before the first reset of many environments
+    inner._actions = {agent: UnicodeText(3) for agent in inner.possible_agents}
+    env = TeamEnvironment(inner)
+    with pytest.raises(RuntimeError, match="call reset first"):
+        env.step(TeamAction(texts={}))
+    texts = dict.fromkeys(env.reset().agents, "abc")
+    with pytest.raises(ValueError, match=r"the text of ann \('abcd'\) must be in its action space"):
+        env.step(TeamAction(texts={**texts, "ann": "abcd"}))
+    with pytest.raises(ValueError, match="unknown or finished eve"):
+        env.step(TeamAction(texts={**texts, "eve": "abc"}))
+    inner.paid = float("nan")
+    with pytest.raises(ValueError, match="the reward is nan"):
+        env.step(TeamAction(texts=texts))
 
 
 def test_sessions_share_the_order_of_rows_and_nothing_else(url):
