@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.spaces import Discrete, Space, Text
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
+from marlogue.envs.reward_values import as_finite
 from marlogue.envs.text_env import TextEnv, step_many
 from marlogue.envs.waiting import idle_text, waits
 from marlogue.wrappers.partners import Asked, Partners
@@ -105,11 +106,12 @@ class Seat:
         """See what `env.step` returned.
 
         Raises:
-            ValueError: when the agent is gone without a flag.
+            ValueError: when the agent is gone without a flag, or its reward is no finite number.
         """
         shown, rewards, terminations, truncations, infos = result
         self._turn += 1
-        self.reward += float(rewards.get(self.agent, 0.0))
+        reward = rewards.get(self.agent, 0.0)
+        self.reward += as_finite(reward, f"{self.env} gave the reward {reward!r}", self.agent)
         self.terminated = bool(terminations.get(self.agent, False))
         self.truncated = bool(truncations.get(self.agent, False))
         if self.agent not in self.env.agents and not self.terminated and not self.truncated:

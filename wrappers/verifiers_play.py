@@ -15,6 +15,7 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from pydantic import Field
 
 from marlogue.envs.copies import Copies
+from marlogue.envs.reward_values import as_finite
 from marlogue.envs.text_env import TextEnv
 from marlogue.envs.waiting import waits
 from marlogue.wrappers.optional import require
@@ -240,6 +241,8 @@ class _Episode:
         self.shown, rewards, terminations, truncations, self.infos = result
         self.turns += 1
         for seat, talk in self.talks.items():
-            talk.trace.state.earned += float(rewards.get(seat, 0.0))
+            reward = rewards.get(seat, 0.0)
+            said = f"{self.env} gave the reward {reward!r}"
+            talk.trace.state.earned += as_finite(reward, said, seat)
             if terminations.get(seat, False) or truncations.get(seat, False):
                 talk.trace.state.finished = True

@@ -12,6 +12,7 @@ from pettingzoo.utils import BaseParallelWrapper  # type: ignore[import-untyped]
 
 from marlogue.envs.callbacks import shortened
 from marlogue.envs.episodes import Infos, StepResult, check_agents
+from marlogue.envs.reward_values import as_finite
 
 
 class View(BaseParallelWrapper):  # type: ignore[misc]
@@ -23,7 +24,7 @@ class View(BaseParallelWrapper):  # type: ignore[misc]
     the order.
 
     What the innermost environment shows, and what it is given, is checked against its own
-    spaces; what a policy does, against the view's.
+    spaces, and its rewards must be finite numbers; what a policy does, against the view's.
 
     Args:
         env: the environment to look at.
@@ -103,6 +104,11 @@ class View(BaseParallelWrapper):  # type: ignore[misc]
         for agent, action in actions.items():
             self._check_given(agent, action)
         shown, rewards, terminations, truncations, infos = self.env.step(actions)
+        if not isinstance(self.env, View):
+            rewards = {
+                agent: as_finite(reward, f"the environment gave the reward {reward!r}", agent)
+                for agent, reward in rewards.items()
+            }
         shown, infos = self._show(shown, infos)
         return StepResult(shown, dict(rewards), dict(terminations), dict(truncations), infos)
 

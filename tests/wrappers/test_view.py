@@ -51,3 +51,17 @@ def test_errors_of_long_texts_are_short(space):
     with pytest.raises(ValueError, match="policy of agent_1 in others answered 'word") as caught:
         env.step("red")
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("paid", [float("nan"), "1", None])
+@pytest.mark.parametrize("made", [View, SingleAgent])
+def test_rewards_must_be_finite_numbers(made, paid):
+    class Paid(EchoGame):
+        def step(self, actions):
+            shown, rewards, *rest = super().step(actions)
+            return (shown, {**rewards, "ann": paid}, *rest)
+
+    env = made(Paid()) if made is View else made(Paid(), others=lambda word: word)
+    env.reset()
+    with pytest.raises(ValueError, match=r"gave the reward (nan|'1'|None) \(ann\)"):
+        env.step({"ann": "ant", "bob": "bee"} if made is View else "ant")
