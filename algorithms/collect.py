@@ -200,7 +200,7 @@ class _Record:
                 sample.reward, sample.abstained = reward, abstained
             elif not abstained:
                 sample.reward, sample.abstained = sample.reward + reward, False
-            if result.truncations[agent] and not result.terminations[agent]:
+            if result.truncations.get(agent) and not result.terminations.get(agent):
                 self._cut_off(agent, result)
         self.turn += 1
 

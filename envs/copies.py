@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gymnasium import logger
 from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.envs.callbacks import noted
@@ -35,6 +36,7 @@ class Copies:
         self._envs: list[ParallelEnv] = []
         self.grow(1)
         self._next_seed = 0
+        self._warned = False
         # A wrapped TextEnv counts its rows for itself; copies of it would all play the same ones.
         inner = self._envs[0].unwrapped
         self._rows = copy.deepcopy(inner) if isinstance(inner, TextEnv) else None
@@ -77,7 +79,20 @@ class Copies:
         """Reset a copy with the arguments of a plan; returns what it returns."""
         env = self._envs[index]
         with noted(f"resetting episode {index} of {env} with seed {seed}"):
-            return env.reset(seed=seed, options=options)
+            begun = env.reset(seed=seed, options=options)
+        if self._rows is not None and not self._warned:
+            self._warn_of_other_rows(env, options or {})
+        return begun
+
+    def _warn_of_other_rows(self, env: ParallelEnv, options: Mapping[str, Any]) -> None:
+        state = env.unwrapped._state
+        if state is not None and state.origin.row != options.get("row"):
+            self._warned = True
+            logger.warn(
+                f"{env} plays row {state.origin.row} where row {options.get('row')} was to be "
+                "played; a wrapper around a TextEnv must pass the options of reset on, or all "
+                "episodes play the same rows"
+            )
 
     def close(self) -> None:
         """Close the copies."""

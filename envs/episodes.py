@@ -181,7 +181,7 @@ def check_agents(actions: Mapping[str, Any], agents: Sequence[str]) -> None:
     ]
     raise ValueError(
         f"actions {' and '.join(problems)}; give exactly one completion for each of "
-        f"{', '.join(agents)}"
+        f"{', '.join(map(str, agents))}"
     )
 
 

@@ -66,7 +66,11 @@ class ForeignEpisodes:
         result = StepResult(*(dict(part) for part in returned))
         self._live[index] = live = [agent for agent in env.agents if not _ended(agent, result)]
         _check_texts(result.observations, live, where)
-        rewards = {agent: _reward(result, agent, where) for agent in action}
+        # Of who has left before, too: what comes late was earned.
+        paid = {*action, *(agent for agent in result.rewards if agent in self.idle_texts)}
+        rewards = {
+            agent: _reward(result, agent, where) for agent in self.idle_texts if agent in paid
+        }
         return list(live), result._replace(rewards=rewards)
 
     def close(self) -> None:

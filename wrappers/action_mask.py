@@ -9,9 +9,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
 
-from marlogue.wrappers.view import View
-
-MASK = "action_mask"
+from marlogue.wrappers.view import ACTION_MASK, View
 
 
 class ActionMask(View):
@@ -32,12 +30,12 @@ class ActionMask(View):
             another length than K, or other values than 0 and 1, or allows nothing.
     """
 
-    def __init__(self, env: ParallelEnv, key: str = "observation") -> None:
+    def __init__(self, env: ParallelEnv, *, key: str = "observation") -> None:
         super().__init__(env)
         if not isinstance(key, str):
             raise TypeError(f"key ({key!r}) must be a name")
-        if key in ("", MASK):
-            raise ValueError(f"key ({key!r}) must be a name other than {MASK!r}")
+        if key in ("", ACTION_MASK):
+            raise ValueError(f"key ({key!r}) must be a name other than {ACTION_MASK!r}")
         self.key = key
         self.lengths: dict[str, int] = {}
         for agent, space in self.action_spaces.items():
@@ -48,25 +46,25 @@ class ActionMask(View):
                 )
             self.lengths[agent] = int(space.n)
         self.observation_spaces = {
-            agent: Dict({key: space, MASK: Box(0, 1, (self.lengths[agent],), np.int8)})
+            agent: Dict({key: space, ACTION_MASK: Box(0, 1, (self.lengths[agent],), np.int8)})
             for agent, space in self.observation_spaces.items()
         }
 
     @override
     def observe(self, agent: str, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
         length = self.lengths[agent]
-        if MASK in info:
-            mask = np.asarray(info[MASK])
+        if ACTION_MASK in info:
+            mask = np.asarray(info[ACTION_MASK])
         elif agent in self.agents:
             raise ValueError(
-                f"infos[{agent!r}] lacks {MASK!r}; put CandidateActions or TokenByToken into the "
-                "chain (around UniformEnd), or leave ActionMask out"
+                f"infos[{agent!r}] lacks {ACTION_MASK!r}; put CandidateActions or TokenByToken "
+                "into the chain (around UniformEnd), or leave ActionMask out"
             )
         else:
             mask = np.ones(length, dtype=np.int8)
         if mask.shape != (length,) or mask.max() != 1 or not ((mask == 0) | (mask == 1)).all():
             raise ValueError(
-                f"the {MASK} of {agent} ({mask!r}) must be {length} zeros and ones, one for each "
-                f"action of {self.action_space(agent)}, and not all zeros"
+                f"the {ACTION_MASK} of {agent} ({mask!r}) must be {length} zeros and ones, one for "
+                f"each action of {self.action_space(agent)}, and not all zeros"
             )
-        return {self.key: observation, MASK: mask.astype(np.int8)}
+        return {self.key: observation, ACTION_MASK: mask.astype(np.int8)}

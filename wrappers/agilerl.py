@@ -14,9 +14,9 @@ from typing_extensions import override
 
 from marlogue.envs.episodes import Infos, StepResult
 from marlogue.envs.task import whole_number
-from marlogue.wrappers.action_mask import MASK
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.shares import Share
+from marlogue.wrappers.view import ACTION_MASK
 
 with require("agilerl", extra="agilerl"):
     from agilerl.algorithms import IPPO
@@ -103,7 +103,7 @@ def check_spaces(env: ParallelEnv) -> None:
                 f"AgileRL's IPPO fails on arrays of one number, and the action space of {agent} is "
                 f"{done}; set TokenActions(length=2) or more, or use CandidateActions"
             )
-        if isinstance(seen, Dict) and MASK in seen.spaces:
+        if isinstance(seen, Dict) and ACTION_MASK in seen.spaces:
             raise TypeError(
                 f"AgileRL reads masks in infos, and the observation space of {agent} is {seen}; "
                 "leave ActionMask out, infos have the mask already"
@@ -202,7 +202,8 @@ class _Worker(ParallelEnv):  # type: ignore[misc]
     def _masks(self, infos: Mapping[str, Any], shown: Mapping[str, Any]) -> Infos:
         # AgileRL stacks whatever is in infos, and fails where types or shapes differ.
         return {
-            self.names[agent]: {MASK: infos[agent][MASK]} if self.masks else {} for agent in shown
+            self.names[agent]: {ACTION_MASK: infos[agent][ACTION_MASK]} if self.masks else {}
+            for agent in shown
         }
 
 

@@ -21,7 +21,7 @@ from marlogue.wrappers.candidate_sources import (
     Request,
     as_source,
 )
-from marlogue.wrappers.view import View, require_texts
+from marlogue.wrappers.view import ACTION_MASK, View, require_texts
 
 
 class CandidateActions(View):
@@ -128,7 +128,7 @@ class CandidateActions(View):
             mask = np.ones(self.num_candidates, dtype=np.int8)
             if texts is not None:
                 mask[len(texts) :] = 0
-            fresh[agent]["action_mask"] = mask
+            fresh[agent][ACTION_MASK] = mask
             fresh[agent]["candidates"] = list(texts or ())
             if self.show and texts is not None and not waits(fresh[agent]):
                 seen[agent] += _lines(texts)

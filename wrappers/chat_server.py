@@ -84,7 +84,9 @@ class ChatServer:
         Raises:
             ValueError: when the request asks for something that there is not.
         """
-        if body.get("model") not in self.policies:
+        if not isinstance(body, Mapping):
+            raise ValueError(f"the request ({body!r}) must be an object with model and messages")
+        if body.get("model") not in list(self.policies):  # it may be what cannot be hashed
             raise ValueError(f"model ({body.get('model')!r}) must be one of {list(self.policies)}")
         prompt = _last_user_message(body.get("messages"))
         params = self._params(body)

@@ -99,7 +99,10 @@ class Embedder:
         try:
             # What is too large becomes infinite, which is told afterwards.
             with np.errstate(over="ignore"):
-                return np.asarray(returned).astype(np.float32)
+                numbers = np.asarray(returned)
+                if numbers.dtype.kind not in "biuf":
+                    raise TypeError(f"they are of dtype {numbers.dtype}")
+                return numbers.astype(np.float32)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{self._blamed} numbers {where}, not {kind_of(returned)}: {error}"

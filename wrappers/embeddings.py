@@ -111,7 +111,7 @@ class HashedNgrams:
         runs = []
         if self.words:
             found = _WORD.findall(prompt)
-            ids = [zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in found]
+            ids = [_number(word.encode("utf-8", "surrogatepass")) for word in found]
             runs += _runs(np.array(ids, dtype=np.uint64), self.words, self._starts[0])
         if self.characters:
             points = np.frombuffer(prompt.encode("utf-32-le", "surrogatepass"), dtype="<u4")
@@ -131,6 +131,11 @@ def _lengths(name: str, lengths: Any) -> tuple[int, ...]:
     if isinstance(lengths, str) or not isinstance(lengths, Iterable):
         raise TypeError(f"{name} ({lengths!r}) must be a list of lengths; set it to [{lengths!r}]")
     return tuple(whole_number(name, length) for length in lengths)
+
+
+def _number(word: bytes) -> int:
+    """64 bits of a word: two checksums, since words of one CRC-32 are easily found."""
+    return zlib.adler32(word) << 32 | zlib.crc32(word)
 
 
 _WORD = re.compile(r"\w+|[^\w\s]")

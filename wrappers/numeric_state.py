@@ -14,10 +14,9 @@ from typing_extensions import override
 
 from marlogue.envs.callbacks import kind_of, noted
 from marlogue.envs.episodes import COMMON, Infos
+from marlogue.envs.waiting import WAITS, waits
 from marlogue.wrappers.embedder import PROBE, Embedder
-from marlogue.wrappers.view import View
-
-MASK = "action_mask"
+from marlogue.wrappers.view import ACTION_MASK, View
 
 
 class NumericState(View):
@@ -34,8 +33,9 @@ class NumericState(View):
         embed: `embed(state) -> [D]`, called by `state()` with the text that `state()` of the
             environment inside returns, and once at first to measure D. `HashedNgrams` is one.
         info_keys: the keys that every info of an agent has, as floats; 0.0 where the environment
-            gives none, or None. All others are left out, but for `action_mask`. For libraries that
-            need the same keys in every step (TorchRL). None: keep what is numeric.
+            gives none, or None. All others are left out, but for `action_mask` and `waits`
+            (always there, a bool). For libraries that need the same keys in every step (TorchRL).
+            None: keep what is numeric.
 
     `infos["__common__"]`, the facts about the team, is dropped in either case: not every library
     tells it from an agent.
@@ -54,6 +54,7 @@ class NumericState(View):
     def __init__(
         self,
         env: ParallelEnv,
+        *,
         embed: Callable[[str], Any] | None = None,
         info_keys: Sequence[str] | None = None,
     ) -> None:
@@ -119,7 +120,8 @@ class NumericState(View):
                     f"{key!r} out of info_keys"
                 )
             kept[key] = 0.0 if value is None else float(value)
-        return kept if MASK not in info else {**kept, MASK: info[MASK]}
+        kept[WAITS] = waits(info)
+        return kept if ACTION_MASK not in info else {**kept, ACTION_MASK: info[ACTION_MASK]}
 
     def _box(self, agent: str) -> Box:
         space = self.observation_spaces[agent]

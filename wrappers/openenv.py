@@ -18,7 +18,6 @@ import numpy as np
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from pydantic import Field
 
-from marlogue.envs.callbacks import shortened
 from marlogue.envs.copies import Copies
 from marlogue.envs.episodes import check_agents
 from marlogue.envs.reward_values import as_finite
@@ -26,7 +25,7 @@ from marlogue.envs.task import whole_number
 from marlogue.envs.waiting import waits
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.seats import idle_action
-from marlogue.wrappers.single_agent import parallel
+from marlogue.wrappers.single_agent import check_action, parallel
 from marlogue.wrappers.view import require_texts
 
 with require("openenv", extra="openenv"):
@@ -154,11 +153,7 @@ class TeamEnvironment(Environment):  # type: ignore[misc]
                 texts.setdefault(agent, idle_action(self.env.action_space(agent), info))
         check_agents(texts, self.env.agents)
         for agent, text in texts.items():
-            if not self.env.action_space(agent).contains(text):
-                raise ValueError(
-                    f"the text of {agent} ({shortened(text)}) must be in its action space, "
-                    f"{self.env.action_space(agent)}"
-                )
+            check_action(agent, self.env.action_space(agent), text)
         shown, rewards, terminations, truncations, infos = self._noticed(self.env.step, texts)
         self._state.step_count += 1
         earned = {

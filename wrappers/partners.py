@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
@@ -118,7 +119,10 @@ class Partners:
         return [actions[index] for index in range(len(asked))]
 
     def _ask(self, policy: Callable[..., Any], one: Asked) -> Any:
-        offered = {"info": lambda: one.info, "rng": lambda: np.random.default_rng(one.stream)}
+        offered = {
+            "info": lambda: copy.deepcopy(dict(one.info)),
+            "rng": lambda: np.random.default_rng(one.stream),
+        }
         keywords = {name: offered[name]() for name in self._keywords[one.agent]}
         with noted(f"asking the policy of {one.agent} in others"):
             action = policy(one.observation, **keywords)
@@ -133,6 +137,9 @@ class Partners:
             completions = policy.act(prompts, self._params(), streams)
         texts = [str(completion.text) for completion in completions]
         return dict(zip(indices, texts, strict=True))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Partners:
+        return self  # the policies may be large models, and nothing here changes
 
     def _params(self) -> SamplingParams:
         if self._sampling is None:

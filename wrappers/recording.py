@@ -150,7 +150,7 @@ def as_json(what: str, value: Any) -> str:
         TypeError: names `what`, and what in it cannot be JSON.
     """
     try:
-        return json.dumps(value, ensure_ascii=False, default=_plain)
+        return json.dumps(value, ensure_ascii=False, default=_plain, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{what} ({str(value)[:200]}) must be JSON to be recorded: {error}. Leave out what is "
@@ -252,8 +252,9 @@ def _copy(path: str, append: bool) -> JsonLines:
 
 
 def _opened(path: str, mode: str) -> TextIO:
-    # Line by line, so that a crash loses nothing; half a surrogate pair may stand in a text.
-    return open(path, mode, buffering=1, encoding="utf-8", errors="surrogatepass", newline="\n")  # type: ignore[return-value]
+    # Line by line, so that a crash loses nothing. Half a surrogate pair in a text is written as an
+    # escape, which is one of JSON's, too.
+    return open(path, mode, buffering=1, encoding="utf-8", errors="backslashreplace", newline="\n")  # type: ignore[return-value]
 
 
 def _mend(path: str) -> int:

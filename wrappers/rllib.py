@@ -14,11 +14,10 @@ from typing_extensions import override
 
 from marlogue.envs.callbacks import callback_name, noted, require_callable
 from marlogue.envs.task import whole_number
-from marlogue.wrappers.action_mask import MASK
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.rllib_env import MultiAgentView, check_spaces
 from marlogue.wrappers.shares import Share
-from marlogue.wrappers.view import alike
+from marlogue.wrappers.view import ACTION_MASK, alike
 
 with require("ray.rllib", extra="rllib"):
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -231,15 +230,15 @@ def _is_vector(space: Space[Any] | None) -> bool:
 
 
 def _masked(agent: str, space: Space[Any]) -> bool:
-    if not isinstance(space, Dict) or MASK not in space.spaces:
+    if not isinstance(space, Dict) or ACTION_MASK not in space.spaces:
         return False
     inner = space.spaces.get(OBSERVATIONS)
-    if set(space.spaces) != {OBSERVATIONS, MASK} or not (
+    if set(space.spaces) != {OBSERVATIONS, ACTION_MASK} or not (
         isinstance(inner, Text) or _is_vector(inner)
     ):
         raise TypeError(
-            f"RLlib's masking module needs Dict({OBSERVATIONS!r}: a vector of floats, {MASK!r}); "
-            f"the observation space of {agent} is {space}. Use "
+            f"RLlib's masking module needs Dict({OBSERVATIONS!r}: a vector of floats, "
+            f"{ACTION_MASK!r}); the observation space of {agent} is {space}. Use "
             f"ActionMask(EmbedObservations(...), key={OBSERVATIONS!r})"
         )
     return True

@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from marlogue.envs.episodes import COMMON
 from marlogue.envs.waiting import waits
-from marlogue.wrappers.action_mask import MASK
 from marlogue.wrappers.optional import require
+from marlogue.wrappers.view import ACTION_MASK
 
 with require("ray.rllib", extra="rllib"):
     from ray.rllib.env.multi_agent_env import MultiAgentEnv
@@ -179,6 +179,6 @@ def _known(infos: Mapping[str, Any], agents: Sequence[str]) -> dict[str, Any]:
 
 def _idle(space: Space[Any], info: Mapping[str, Any]) -> Any:
     """Some allowed action for an agent that waits, and whose action is ignored."""
-    if MASK in info:
-        return int(np.argmax(info[MASK]))
+    if ACTION_MASK in info:
+        return int(np.argmax(info[ACTION_MASK]))
     return int(space.start) if isinstance(space, Discrete) else space.sample()

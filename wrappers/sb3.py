@@ -17,7 +17,7 @@ from marlogue.envs.callbacks import noted
 from marlogue.envs.copies import Copies
 from marlogue.envs.task import whole_number
 from marlogue.wrappers.openings import Opening, openings
-from marlogue.wrappers.view import alike
+from marlogue.wrappers.view import ACTION_MASK, alike
 
 Arrays = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
 
@@ -226,14 +226,14 @@ class TeamVecEnv(VecEnv):
         episode, place = divmod(index, len(self.agents))
         if not self._infos[episode]:
             raise RuntimeError("action_masks was called before reset; call reset first")
-        return np.asarray(self._infos[episode][self.agents[place]]["action_mask"]).astype(np.bool_)
+        return np.asarray(self._infos[episode][self.agents[place]][ACTION_MASK]).astype(np.bool_)
 
     def _masks(self) -> bool:
         """Whether the environment gives masks; asked before the first reset, it is tried out."""
         infos = self._infos[0]
         if not infos:
             _, infos = self._copies.reset(0, 0, None)
-        return all("action_mask" in infos.get(agent, {}) for agent in self.agents)
+        return all(ACTION_MASK in infos.get(agent, {}) for agent in self.agents)
 
     @override
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:

@@ -9,10 +9,12 @@ import numpy as np
 from gymnasium.spaces import Discrete, Space, Text
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
+from marlogue.envs.callbacks import noted
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.text_env import TextEnv, step_many
 from marlogue.envs.waiting import idle_text, waits
 from marlogue.wrappers.partners import Asked, Partners
+from marlogue.wrappers.view import ACTION_MASK
 
 
 def idle_action(space: Space[Any], info: Mapping[str, Any]) -> Any:
@@ -20,7 +22,7 @@ def idle_action(space: Space[Any], info: Mapping[str, Any]) -> Any:
     if isinstance(space, Text):
         return idle_text(space)
     if isinstance(space, Discrete):
-        allowed = np.flatnonzero(info.get("action_mask", ()))
+        allowed = np.flatnonzero(info.get(ACTION_MASK, ()))
         return space.start + space.dtype.type(allowed[0] if allowed.size else 0)
     zeros = np.zeros(space.shape, space.dtype) if space.shape is not None else None
     return zeros if zeros is not None and space.contains(zeros) else space.sample()
@@ -157,4 +159,8 @@ def play_on(seats: Sequence[Seat], actions: Sequence[Any], partners: Partners) -
 def _step_all(envs: Sequence[ParallelEnv], joint: Sequence[dict[str, Any]]) -> Sequence[Any]:
     if all(type(env) is TextEnv and env.task is envs[0].task for env in envs):
         return step_many(envs, joint)  # one reward call for as many episodes as the function takes
-    return [env.step(actions) for env, actions in zip(envs, joint, strict=True)]
+    results = []
+    for index, (env, actions) in enumerate(zip(envs, joint, strict=True)):
+        with noted(f"stepping episode {index} of {len(envs)} of {env}"):
+            results.append(env.step(actions))
+    return results

@@ -16,7 +16,7 @@ from marlogue.envs.joint_text import joint_text
 from marlogue.envs.spaces import UnicodeText
 from marlogue.envs.task import MAX_CHARS, flag, whole_number
 from marlogue.envs.waiting import WAITS, idle_text, waits
-from marlogue.wrappers.view import View, require_texts
+from marlogue.wrappers.view import ACTION_MASK, View, require_texts
 from marlogue.wrappers.vocabulary import as_vocabulary, require_room
 
 
@@ -104,7 +104,7 @@ class TokenByToken(View):
         if agent in self.agents and waits(info):
             self._waiting |= {agent}
             self._closed |= {agent}
-        info["action_mask"] = self._mask(agent)
+        info[ACTION_MASK] = self._mask(agent)
         return observation
 
     @override
@@ -172,7 +172,7 @@ class TokenByToken(View):
         return prompt + self.separator + self._text(written) if written else prompt
 
     def _info(self, agent: str) -> dict[str, Any]:
-        info: dict[str, Any] = {"action_mask": self._mask(agent)}
+        info: dict[str, Any] = {ACTION_MASK: self._mask(agent)}
         return {**info, WAITS: True} if agent in self._closed else info
 
     def _mask(self, agent: str) -> NDArray[np.int8]:

@@ -25,8 +25,8 @@ class TokenObservations(View):
     """Prompts become `Box(0, high, (length,), int64)`: indices of tokens, filled up with `pad`.
 
     The agent's info gets `prompt_tokens`, the number of tokens that are not filling (which may be a
-    token that also occurs in prompts), and with `overflow="keep_end"` also `prompt_tokens_cut`, the
-    number of tokens that were left out at the start.
+    token that also occurs in prompts), and with `prompt_overflow="truncate"` also
+    `prompt_tokens_cut`, the number of tokens that were left out at the start.
 
     Args:
         env: an environment whose observations are texts.
@@ -35,8 +35,8 @@ class TokenObservations(View):
         pad: the index that fills up; None: the vocabulary's own (a tokenizer's padding token, or
             its end), or where there is none one index more, `len(vocabulary)`.
         pad_side: `"right"` or `"left"` of the prompt.
-        overflow: `"error"`, or `"keep_end"`, which shows the last `length` tokens of a prompt that
-            has more.
+        prompt_overflow: `"error"`, or `"truncate"`, which shows the last `length` tokens of a
+            prompt that has more.
 
     Attributes:
         pad: the index that fills up.
@@ -57,7 +57,7 @@ class TokenObservations(View):
         *,
         pad: int | None = None,
         pad_side: str = "right",
-        overflow: str = "error",
+        prompt_overflow: str = "error",
     ) -> None:
         super().__init__(env)
         require_texts(env, "TokenObservations", observations=True, actions=False)
@@ -65,9 +65,9 @@ class TokenObservations(View):
         self.length = whole_number("length", length)
         if pad_side not in ("right", "left"):
             raise ValueError(f"pad_side ({pad_side!r}) must be 'right' or 'left'")
-        if overflow not in ("error", "keep_end"):
-            raise ValueError(f"overflow ({overflow!r}) must be 'error' or 'keep_end'")
-        self.pad_side, self.overflow = pad_side, overflow
+        if prompt_overflow not in ("error", "truncate"):
+            raise ValueError(f"prompt_overflow ({prompt_overflow!r}) must be 'error' or 'truncate'")
+        self.pad_side, self.prompt_overflow = pad_side, prompt_overflow
         tokens = len(self.vocabulary)
         own = tokens if self.vocabulary.pad is None else self.vocabulary.pad
         self.pad = own if pad is None else whole_number("pad", pad, 0)
@@ -86,14 +86,15 @@ class TokenObservations(View):
         with noted(f"making tokens of the prompt of {agent}"):
             tokens = self.vocabulary.encode(observation)
         cut = max(0, len(tokens) - self.length)
-        if cut and self.overflow == "error":
+        if cut and self.prompt_overflow == "error":
             raise ValueError(
                 f"length ({self.length}) must not be less than the tokens of a prompt; that of "
-                f"{agent} has {len(tokens)}. Raise it, or set overflow='keep_end' to cut the start"
+                f"{agent} has {len(tokens)}. Raise it, or set prompt_overflow='truncate' to cut "
+                "the start"
             )
         tokens = tokens[cut:]
         info["prompt_tokens"] = len(tokens)
-        if self.overflow == "keep_end":
+        if self.prompt_overflow == "truncate":
             info["prompt_tokens_cut"] = cut
         filled = np.full(self.length, self.pad, dtype=np.int64)
         if self.pad_side == "right":

@@ -12,11 +12,10 @@ from typing_extensions import override
 
 from marlogue.envs.copies import Copies
 from marlogue.envs.text_env import TextEnv
+from marlogue.wrappers.view import ACTION_MASK
 
 Plan: TypeAlias = tuple[int | None, dict[str, Any] | None]
 """Seed and options of a reset."""
-
-MASK = "action_mask"
 
 
 class SharedEpisodes:
@@ -143,8 +142,8 @@ class OneOfMany(BaseParallelWrapper):  # type: ignore[misc]
         for agent in self.possible_agents:
             info = infos.get(agent, {})
             kept[agent] = {key: _number(agent, key, info.get(key)) for key in self._info_keys}
-            if MASK in info:
-                kept[agent][MASK] = info[MASK]
+            if ACTION_MASK in info:
+                kept[agent][ACTION_MASK] = info[ACTION_MASK]
         return kept
 
 

@@ -37,7 +37,7 @@ class UniformEnd(View):
 
     agents: list[str]
 
-    def __init__(self, env: ParallelEnv, end: str | None = None) -> None:
+    def __init__(self, env: ParallelEnv, *, end: str | None = None) -> None:
         super().__init__(env)
         if end is not None and end not in ENDS:
             raise ValueError(f"end ({end!r}) must be None, 'terminated' or 'truncated'")

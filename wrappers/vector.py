@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -172,7 +172,9 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
             self._begin(openings(self._copies, ended, None))
         for index, seat in enumerate(self._seats):
             infos = self._add_info(infos, last.get(index, {}), index)
-            infos = self._add_info(infos, seat.info, index)
+            # Gymnasium makes an array of numbers of them, in which None has no place.
+            known = {key: value for key, value in seat.info.items() if value is not None}
+            infos = self._add_info(infos, known, index)
         return infos
 
     def _begin(self, plan: Sequence[Opening], options: dict[str, Any] | None = None) -> None:
@@ -232,6 +234,10 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
             raise RuntimeError(
                 f"the episodes {np.flatnonzero(self._over).tolist()} are over, and autoreset_mode "
                 'is "Disabled"; reset them with options={"reset_mask": terminations | truncations}'
+            )
+        if not isinstance(actions, Iterable):
+            raise TypeError(
+                f"actions ({actions!r}) must hold one for each of the {self.num_envs} episodes"
             )
         if isinstance(self.single_action_space, Text):
             moves = [actions] if isinstance(actions, str) else list(actions)

@@ -14,6 +14,9 @@ from marlogue.envs.callbacks import shortened
 from marlogue.envs.episodes import Infos, StepResult, check_agents
 from marlogue.envs.reward_values import as_finite
 
+ACTION_MASK = "action_mask"
+"""The key in an agent's info of an int8 array [K] with 1 for the actions that are allowed now."""
+
 
 class View(BaseParallelWrapper):  # type: ignore[misc]
     """A parallel environment seen through other spaces.
@@ -37,7 +40,8 @@ class View(BaseParallelWrapper):  # type: ignore[misc]
     """
 
     shared: ClassVar[tuple[str, ...]] = ()
-    """Attributes that a deep copy shares with its original (models, callables of the user)."""
+    """Attributes that a deep copy shares with its original (models, callables of the user); those
+    of base classes are shared, too."""
 
     def __init__(self, env: ParallelEnv) -> None:
         if not isinstance(env, ParallelEnv):
@@ -159,8 +163,9 @@ class View(BaseParallelWrapper):  # type: ignore[misc]
     def __deepcopy__(self, memo: dict[int, Any]) -> View:
         twin = copy.copy(self)
         memo[id(self)] = twin
+        shared = {name for kind in type(self).__mro__ for name in kind.__dict__.get("shared", ())}
         for name, value in self.__dict__.items():
-            if name not in self.shared:
+            if name not in shared:
                 setattr(twin, name, copy.deepcopy(value, memo))
         return twin
 

@@ -129,7 +129,7 @@ class Words(Vocabulary):
         return indices
 
     def _parts(self, text: str) -> list[str]:
-        if not self.separator:
+        if not text or not self.separator:
             return list(text)
         return text.split(None if self.separator.isspace() else self.separator)
 
@@ -248,6 +248,21 @@ def require_room(env: ParallelEnv, vocabulary: Vocabulary, count: int, argument:
                 f"{argument} ({count}) must be so small that every text is in the action space of "
                 f"{agent} ({space}); {count} of the longest tokens may have {longest} characters. "
                 "Choose fewer or shorter tokens, or raise the space's length (max_completion_chars)"
+            )
+        if isinstance(space, Text):
+            _require_characters(space, vocabulary, agent, count)
+
+
+def _require_characters(space: Text, vocabulary: Vocabulary, agent: str, count: int) -> None:
+    """Refuse tokens whose text, or what stands between two, is outside the space's charset."""
+    for index in range(len(vocabulary)):
+        text = vocabulary.decode([index] * min(count, 2))
+        missing = [char for char in text if char not in space.character_set]
+        if missing:
+            raise ValueError(
+                f"the action space of {agent} ({space}) must contain {missing[0]!r}, which stands "
+                f"in {text!r}; choose other tokens, or give the environment a space of any text "
+                "(marlogue.envs.UnicodeText)"
             )
 
 

@@ -112,6 +112,17 @@ class TestLeavers:
         assert len({s.prompt.split(",")[0] for s in samples.values()}) == 1
         assert env.num_resets == 0  # a copy was played
 
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_what_comes_after_leaving_was_earned_by_the_last_answer(self, kind):
+        class PaysLate(LeaverEnv):
+            def step(self, actions):
+                shown, rewards, *rest = super().step(actions)
+                return shown, {"agent_1": 0.5, **rewards}, *rest
+
+        samples, _, _ = play(kind, PaysLate())
+        assert samples[1, 0].reward == 1.0 + 0.5 + 0.5
+        assert samples[1, 0].target == 2.0
+
 
 class TestTruncation:
     @BOTH

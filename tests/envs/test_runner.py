@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from pettingzoo.utils import BaseParallelWrapper
 
-from marlogue.envs import BatchRunner, RewardProcessors, Start, TextEnv, batched_reward
+from marlogue.envs import (
+    BatchRunner,
+    RewardProcessors,
+    Start,
+    TextEnv,
+    batched_reward,
+    coordination_v0,
+)
 from tests.support.envs import ROWS, LeaverEnv, actions, echo, text_env
 
 
@@ -392,3 +399,33 @@ class TestForeign:
         runner.close()
         assert len(closed) == 3
         BatchRunner(text_env()).close()
+
+
+class KeepsItsOptions(BaseParallelWrapper):
+    def reset(self, seed=None, options=None):
+        return self.env.reset(seed=seed)
+
+
+def test_a_wrapper_that_keeps_options_to_itself_is_told():
+    """Copies would all play the first row."""
+    runner = BatchRunner(KeepsItsOptions(coordination_v0.parallel_env()))
+    with pytest.warns(
+        UserWarning, match="plays row 0 where row 1 was to be played.*pass the options"
+    ):
+        runner.reset([Start(), Start(), Start()])
+
+
+class PaysLate(LeaverEnv):
+    """Whoever has left is paid at the end, too."""
+
+    def step(self, actions):
+        shown, rewards, *rest = super().step(actions)
+        return shown, {"agent_0": 0.0, "agent_1": 0.5, **rewards}, *rest
+
+
+def test_rewards_of_who_has_left_are_passed_on():
+    runner = BatchRunner(PaysLate())
+    (episode,) = runner.reset([Start()])
+    runner.step([episode], [actions("a", "b")])
+    (result,) = runner.step([episode], [{"agent_0": "a"}])
+    assert result.rewards == {"agent_0": 0.0, "agent_1": 0.5}

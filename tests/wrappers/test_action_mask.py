@@ -19,7 +19,7 @@ from tests.support.strangers import EchoGame
 
 def masked(env=None, key="observation", **settings):
     settings = {"candidates": ["a", "b"], "num_candidates": 3, **settings}
-    return ActionMask(CandidateActions(env or text_env(num_turns=2), **settings), key)
+    return ActionMask(CandidateActions(env or text_env(num_turns=2), **settings), key=key)
 
 
 class Given(View):

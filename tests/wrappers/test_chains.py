@@ -29,6 +29,10 @@ def texts(env):
     return History(UniformEnd(env), 300)
 
 
+def read(env):
+    return TokenObservations(env, READ, 9, prompt_overflow="truncate")
+
+
 CHAINS = {
     "text": texts,
     "dict": lambda env: DictPrompt(texts(env)),
@@ -38,12 +42,10 @@ CHAINS = {
         ),
         info_keys=["waits", "history_dropped"],
     ),
-    "tokens": lambda env: NumericState(
-        TokenObservations(TokenActions(texts(env), SAID, 1), READ, 9, overflow="keep_end")
-    ),
+    "tokens": lambda env: NumericState(read(TokenActions(texts(env), SAID, 1))),
     "token by token": lambda env: ActionMask(
         NumericState(
-            TokenObservations(TokenByToken(texts(env), SAID, 1), READ, 9, overflow="keep_end"),
+            read(TokenByToken(texts(env), SAID, 1)),
             info_keys=["prompt_tokens"],
         )
     ),

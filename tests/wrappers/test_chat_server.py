@@ -64,6 +64,7 @@ def test_the_last_prompt_is_the_one(server):
     ("body", "said"),
     [
         ({"model": "huge"}, "model ('huge') must be one of ['tiny']"),
+        ({"model": ["tiny"]}, "model (['tiny']) must be one of ['tiny']"),
         ({"stream": True}, "stream (True) must be False"),
         ({"n": 2}, "n (2) must be 1"),
         ({"logprobs": True}, "logprobs must be left out"),
@@ -80,6 +81,11 @@ def test_bad_requests(server, body, said):
         ask(server, **body)
     assert caught.value.code == 400
     assert said in json.load(caught.value)["error"]["message"]
+
+
+def test_a_request_that_is_no_object(server):
+    with pytest.raises(ValueError, match=r"the request \(\['dawn'\]\) must be an object"):
+        server.answer(["dawn"])
 
 
 def test_other_paths(server):

@@ -11,7 +11,9 @@ from pettingzoo.test import parallel_api_test
 
 from marlogue.envs import coordination_v0
 from marlogue.wrappers.numeric_state import NumericState
+from marlogue.wrappers.single_agent import SingleAgent
 from tests.support.envs import LeaverEnv, actions, text_env
+from tests.support.strangers import TakingTurns
 
 
 class Numbers(ParallelEnv):
@@ -139,17 +141,18 @@ def test_info_keys_are_the_same_in_every_step():
     env = NumericState(text_env(num_turns=2), embed=lengths, info_keys=["turn", "reward", "row"])
     _, infos = env.reset(options={"item": {"prompt": "x"}})
     assert infos == {
-        agent: {"turn": 0.0, "reward": 0.0, "row": 0.0} for agent in env.possible_agents
+        agent: {"turn": 0.0, "reward": 0.0, "row": 0.0, "waits": False}
+        for agent in env.possible_agents
     }
     infos = env.step(actions("ab", "c")).infos
-    assert infos["agent_1"] == {"turn": 1.0, "reward": 3.0, "row": 0.0}
-    assert all(isinstance(value, float) for value in infos["agent_1"].values())
+    assert infos["agent_1"] == {"turn": 1.0, "reward": 3.0, "row": 0.0, "waits": False}
+    assert isinstance(infos["agent_1"]["turn"], float)
     assert "__common__" not in infos
 
     masked = NumericState(Numbers({"action_mask": np.array([1, 0], np.int8)}), info_keys=())
     masked.reset()
     infos = masked.step({"agent_a": 0, "agent_b": 0}).infos
-    assert list(infos["agent_b"]) == ["action_mask"]
+    assert list(infos["agent_b"]) == ["waits", "action_mask"]
     assert infos["agent_b"]["action_mask"].tolist() == [1, 0]
 
 
@@ -225,3 +228,19 @@ def test_discrete_observations_are_one_hot():
     env = Numbers()
     env.spaces = dict.fromkeys(env.possible_agents, MultiDiscrete([2, 3]))
     assert NumericState(env).state_space.shape == (10,)
+
+
+def test_one_agents_side_knows_whose_turn_it_is():
+    """What an agent does while it waits is no action of its policy."""
+    asked = []
+    env = NumericState(TakingTurns(4), embed=lengths, info_keys=[])
+
+    def policy(observation):
+        asked.append(observation)
+        return "ant"
+
+    single = SingleAgent(env, "bob", {"ann": policy})
+    single.reset(seed=0)
+    while not single.step("bee")[2]:
+        pass
+    assert len(asked) == 2  # of four turns

@@ -347,3 +347,29 @@ def test_the_conformance_suites(tmp_path):
         *[["agent_0"]] * 2,
     ]
     assert first.turns[0].observations["agent_0"] == [0.5, 0.5]
+
+
+def test_half_a_surrogate_pair_is_json_like_everything_else(tmp_path):
+    """A completion may hold what UTF-8 cannot write."""
+    path = tmp_path / "odd.jsonl"
+    env = Record(text_env(), path)
+    said = {"agent_0": "a\ud800b", "agent_1": "\N{SLIGHTLY SMILING FACE}"}
+    env.reset()
+    env.step(said)
+    env.close()
+    for line in path.read_text(encoding="utf-8").splitlines():
+        json.loads(line)
+    (episode,) = replay(path)
+    assert episode.turns[0].actions == said
+
+
+def test_numbers_that_json_has_not_are_told(tmp_path):
+    class Infinite(LeaverEnv):
+        def step(self, actions):
+            *rest, infos = super().step(actions)
+            return *rest, {agent: {"odds": float("inf")} for agent in infos}
+
+    env = Record(Infinite(), tmp_path / "inf.jsonl")
+    env.reset()
+    with pytest.raises(TypeError, match=r"infos.*must be JSON"):
+        env.step({"agent_0": "x", "agent_1": "y"})

@@ -58,10 +58,12 @@ def test_padding_on_the_left_with_a_token_of_ones_choice():
 def test_a_prompt_that_is_too_long():
     env = TokenObservations(coordination(), WORDS, 2)
     env.reset(seed=0)
-    with pytest.raises(ValueError, match=r"length \(2\) .* agent_0 has 3.*overflow='keep_end'"):
+    with pytest.raises(
+        ValueError, match=r"length \(2\) .* agent_0 has 3.*prompt_overflow='truncate'"
+    ):
         env.step({"agent_0": "red", "agent_1": "red"})
 
-    env = TokenObservations(coordination(), WORDS, 2, overflow="keep_end")
+    env = TokenObservations(coordination(), WORDS, 2, prompt_overflow="truncate")
     _, infos = env.reset(seed=0)
     assert infos["agent_0"]["prompt_tokens_cut"] == 0
     shown, *_, infos = env.step({"agent_0": "red", "agent_1": "red"})
@@ -179,7 +181,11 @@ def test_seeds_and_copies():
         ({"pad": PAD + 1}, ValueError, rf"pad \({PAD + 1}\) must be an index"),
         ({"pad": -1}, ValueError, r"pad \(-1\)"),
         ({"pad_side": "both"}, ValueError, r"pad_side \('both'\) must be 'right' or 'left'"),
-        ({"overflow": "cut"}, ValueError, r"overflow \('cut'\) must be 'error' or 'keep_end'"),
+        (
+            {"prompt_overflow": "cut"},
+            ValueError,
+            r"prompt_overflow \('cut'\) must be 'error' or 'truncate'",
+        ),
         ({"vocabulary": list(VOCABULARY)}, TypeError, "must have the method encode"),
     ],
 )

@@ -1,5 +1,7 @@
 """TextVectorEnv: many episodes of one agent's view, compared with gymnasium's own vectorisation."""
 
+import copy
+
 import gymnasium
 import numpy as np
 import pytest
@@ -264,3 +266,38 @@ class TestBadInput:
         env = TextVectorEnv(one_row(), 2, others=draws)
         with pytest.raises(ValueError, match="one for each of the 2 episodes"):
             env.reset(seed=[1, 2, 3])
+
+
+@pytest.mark.parametrize("actions", [None, 3])
+def test_actions_must_be_one_for_each_episode(actions):
+    env = TextVectorEnv(coordination_v0.parallel_env(), 2, others=lambda prompt: "red")
+    env.reset(seed=0)
+    with pytest.raises(TypeError, match="must hold one for each of the 2 episodes"):
+        env.step(actions)
+
+
+def test_rows_with_and_without_a_number():
+    """A row that is given in the options has none."""
+    env = TextVectorEnv(
+        coordination_v0.parallel_env(),
+        2,
+        others=lambda prompt: "red",
+        autoreset_mode="Disabled",
+    )
+    env.reset(seed=0)
+    env.step(("red", "red"))
+    given = {"item": {"prompt": "dawn", "answer": "red"}}
+    env.reset(options={**given, "reset_mask": np.array([False, True])})
+    env.reset(options={"reset_mask": np.array([True, False])})
+    *_, infos = env.step(("red", "red"))
+    assert infos["_row"].tolist() == [True, False]
+
+
+def test_copies_share_the_partners():
+    class Partner:
+        def __call__(self, prompt):
+            return "red"
+
+    partner = Partner()
+    env = SingleAgent(coordination_v0.parallel_env(), "agent_0", partner)
+    assert copy.deepcopy(env).partners.policies["agent_1"] is partner

@@ -8,7 +8,9 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from marlogue.wrappers.tokens import TokenActions
 from marlogue.wrappers.vocabulary import TokenizerVocabulary, Words, as_vocabulary
+from tests.support.strangers import EchoGame
 
 TEXTS = ["the red fox and the gold fox", "naïve 🙂 and 🙂", "red and gold and red"]
 
@@ -204,3 +206,16 @@ def test_copies(tokenizer):
         for twin in (copy.deepcopy(vocabulary), pickle.loads(pickle.dumps(vocabulary))):
             assert twin.decode([0, 0]) == vocabulary.decode([0, 0])
             assert twin.end == vocabulary.end
+
+
+def test_tokens_outside_a_stock_text_space_are_refused_at_once():
+    """Text() has neither a space nor an exclamation mark."""
+    with pytest.raises(ValueError, match=r"ann .*must contain ' '.*UnicodeText"):
+        TokenActions(EchoGame(3), Words(["a", "b"]), 2)
+    with pytest.raises(ValueError, match=r"ann .*must contain '!'"):
+        TokenActions(EchoGame(3), Words(["a", "b!"], separator=""), 2)
+    TokenActions(EchoGame(3), Words(["a", "b"], separator=""), 2)
+
+
+def test_an_empty_text_has_no_words():
+    assert Words(["a"], separator="--").encode("") == []
