@@ -25,8 +25,8 @@ from marlogue.envs.task import whole_number
 from marlogue.envs.waiting import waits
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.seats import idle_action
-from marlogue.wrappers.single_agent import check_action, parallel
-from marlogue.wrappers.view import require_texts
+from marlogue.wrappers.single_agent import check_action
+from marlogue.wrappers.view import parallel, require_texts
 
 with require("openenv", extra="openenv"):
     from openenv.core.client_types import StepResult
