@@ -22,7 +22,6 @@ from marlogue.wrappers.optional import require
 from marlogue.wrappers.partners import Asked
 from marlogue.wrappers.players import FrozenAgents
 from marlogue.wrappers.seats import idle_action
-from marlogue.wrappers.single_agent import check_action
 
 with require("verifiers", extra="verifiers"):
     import verifiers.v1 as vf
@@ -235,8 +234,6 @@ class _Episode:
             asked, await self.play.outside(self.play.frozen.answer, asked), strict=True
         ):
             texts[one.agent] = answer
-        for agent, text in texts.items():
-            check_action(agent, self.env.action_space(agent), text)
         self._take(await self.play.outside(self.env.step, texts))
         return True
 
