@@ -16,7 +16,7 @@ groups := together benchmarl rllib agilerl
 needed_together := sb3_contrib torchrl trl verifiers openenv textarena gem
 needed_benchmarl := benchmarl torchrl
 needed_rllib := ray
-needed_agilerl := agilerl
+needed_agilerl := agilerl peft
 # Beside their own tests: what says that the core runs with the older gymnasium and pettingzoo there.
 older_rllib := tests/envs tests/wrappers
 older_agilerl := tests/envs tests/wrappers

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gymnasium import logger
-from gymnasium.spaces import Space
 from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.envs.aec import to_aec, to_raw_aec
+from marlogue.envs.declared_spaces import DeclaredSpaces
 from marlogue.envs.episodes import (
     EpisodeState,
     Infos,
@@ -36,7 +36,7 @@ from marlogue.envs.transitions import ExternalTransition
 RENDER_MODES = ("human", "ansi")
 
 
-class TextEnv(ParallelEnv):  # type: ignore[misc]
+class TextEnv(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
     """A team of agents answers prompts, turn by turn, and is rewarded for what it wrote together.
 
     An observation is the agent's prompt (str), an action its completion (str). An episode plays
@@ -147,14 +147,6 @@ class TextEnv(ParallelEnv):  # type: ignore[misc]
     def dataset(self) -> Dataset:
         """The dataset, as it was given."""
         return self.task.rows.source
-
-    def observation_space(self, agent: str) -> Space[str]:
-        """The space of an agent's prompts; the same object at every call."""
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> Space[str]:
-        """The space of an agent's completions; the same object at every call."""
-        return self.action_spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: Mapping[str, Any] | None = None

@@ -7,24 +7,24 @@ library is imported by: `marlogue.wrappers.sb3`, `.torchrl`, `.benchmarl`, `.rll
 Importing this package registers the tasks with Gymnasium, as `marlogue/coordination-v0` and so on.
 """
 
-from marlogue.wrappers import registration
+from marlogue.wrappers import registration as registration
 from marlogue.wrappers.action_mask import ActionMask
-from marlogue.wrappers.candidate_sources import CandidateSource
+from marlogue.wrappers.candidate_sources import CandidateSource, Request
 from marlogue.wrappers.candidates import CandidateActions
 from marlogue.wrappers.dict_prompt import DictPrompt
 from marlogue.wrappers.embeddings import EmbedObservations, HashedNgrams
 from marlogue.wrappers.history import History
 from marlogue.wrappers.numeric_state import NumericState
-from marlogue.wrappers.record import Record, replay
+from marlogue.wrappers.record import Record, RecordedEpisode, RecordedTurn, replay
 from marlogue.wrappers.sampled_candidates import SampledCandidates
 from marlogue.wrappers.single_agent import SingleAgent
 from marlogue.wrappers.token_by_token import TokenByToken
 from marlogue.wrappers.tokens import TokenActions, TokenObservations
-from marlogue.wrappers.turn_based import TurnBased
+from marlogue.wrappers.turn_based import Turn, TurnBased, TurnBasedGame
 from marlogue.wrappers.uniform_end import UniformEnd
 from marlogue.wrappers.vector import TextVectorEnv
 from marlogue.wrappers.view import View
-from marlogue.wrappers.vocabulary import TokenizerVocabulary, Words
+from marlogue.wrappers.vocabulary import TokenizerVocabulary, Vocabulary, Words
 
 __all__ = [
     "ActionMask",
@@ -36,6 +36,9 @@ __all__ = [
     "History",
     "NumericState",
     "Record",
+    "RecordedEpisode",
+    "RecordedTurn",
+    "Request",
     "SampledCandidates",
     "SingleAgent",
     "TextVectorEnv",
@@ -43,10 +46,12 @@ __all__ = [
     "TokenByToken",
     "TokenObservations",
     "TokenizerVocabulary",
+    "Turn",
     "TurnBased",
+    "TurnBasedGame",
     "UniformEnd",
     "View",
+    "Vocabulary",
     "Words",
-    "registration",
     "replay",
 ]

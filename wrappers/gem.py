@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gymnasium.spaces import Space
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.envs.callbacks import callback_name, kind_of, noted, require_callable
+from marlogue.envs.declared_spaces import DeclaredSpaces
 from marlogue.envs.episodes import Infos, StepResult, check_agents
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.spaces import UnicodeText
@@ -91,7 +91,7 @@ def gem_env(
     )
 
 
-class GemEnv(ParallelEnv):  # type: ignore[misc]
+class GemEnv(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
     """An environment of gem as a `ParallelEnv`; made by `gem_env`, which describes the arguments.
 
     Everybody is shown the same (but for `show`), answers in every turn, and earns what gem pays.
@@ -140,14 +140,6 @@ class GemEnv(ParallelEnv):  # type: ignore[misc]
         self.metadata = {"name": name, "render_modes": [], "is_parallelizable": True}
         self.random = generator or PrivateRandom()
         self._turns = 0
-
-    def observation_space(self, agent: str) -> Space[Any]:
-        """The space of an agent's prompts; the same object at every call."""
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> Space[Any]:
-        """The space of what an agent may say; the same object at every call."""
-        return self.action_spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: Mapping[str, Any] | None = None

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
 
-from marlogue.envs.callbacks import callback_name, noted, require_callable
-from marlogue.envs.task import whole_number
+from marlogue.envs.callbacks import noted, shortened
+from marlogue.wrappers.embedder import Embedder
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.rllib_env import MultiAgentView, check_spaces
 from marlogue.wrappers.shares import Share
@@ -61,10 +61,7 @@ class EmbedTexts(ConnectorV2):  # type: ignore[misc]
         size: int | None = None,
         **kwargs: Any,
     ) -> None:
-        require_callable(embed, "embed")
-        self.embed = embed
-        self.size = 0 if size is None else whole_number("size", size)
-        self.size = self.size or len(self._vector("text"))
+        self.embedder = Embedder(embed, size=size)
         super().__init__(input_observation_space, input_action_space, **kwargs)
 
     @override
@@ -89,7 +86,7 @@ class EmbedTexts(ConnectorV2):  # type: ignore[misc]
 
     def _seen(self, space: Space[Any]) -> Space[Any]:
         if isinstance(space, Text):
-            return Box(-np.inf, np.inf, (self.size,), np.float32)
+            return self.embedder.space
         if isinstance(space, Dict):
             return Dict({key: self._seen(inner) for key, inner in space.items()})
         return space
@@ -97,27 +94,14 @@ class EmbedTexts(ConnectorV2):  # type: ignore[misc]
     def _embedded(self, observation: Any, vectors: dict[str, NDArray[np.float32]]) -> Any:
         if isinstance(observation, str):
             if observation not in vectors:
-                vectors[observation] = self._vector(observation)
+                with noted(f"embedding {shortened(observation)} for RLlib"):
+                    vectors[observation] = self.embedder(observation, "for RLlib")
             return vectors[observation]
         if isinstance(observation, Mapping) and any(
             isinstance(v, str) for v in observation.values()
         ):
             return {key: self._embedded(value, vectors) for key, value in observation.items()}
         return observation
-
-    def _vector(self, text: str) -> NDArray[np.float32]:
-        with noted(f"embedding {text[:80]!r} for RLlib"):
-            returned = self.embed(text)
-        if hasattr(returned, "detach"):  # a tensor, on any device and of any dtype
-            returned = returned.detach().cpu().float()
-        vector = np.asarray(returned, dtype=np.float32)
-        wrong_size = self.size and vector.shape != (self.size,)
-        if vector.ndim != 1 or not vector.size or wrong_size or not np.isfinite(vector).all():
-            raise ValueError(
-                f"embed ({callback_name(self.embed)}) must return a vector of "
-                f"{self.size or 'some'} finite numbers; it returned {vector!r} for {text[:80]!r}"
-            )
-        return vector
 
 
 def use_environment(

@@ -11,6 +11,7 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from marlogue.envs.callbacks import shortened
 from marlogue.wrappers.partners import Partners, Policy
 from marlogue.wrappers.seats import Seat, play_on
+from marlogue.wrappers.view import parallel
 
 if TYPE_CHECKING:
     from marlogue.agents import SamplingParams
@@ -123,20 +124,6 @@ class SingleAgent(gymnasium.Env[Any, Any]):
     def __str__(self) -> str:
         spec = f" of {self.spec.id}" if self.spec is not None else ""
         return f"SingleAgent<{self.agent}, {self.env}>{spec}"
-
-
-def parallel(env: Any) -> ParallelEnv:
-    """The environment itself, if it is a parallel one.
-
-    Raises:
-        TypeError: when it is not.
-    """
-    if not isinstance(env, ParallelEnv):
-        raise TypeError(
-            f"env ({env!r}) must be a PettingZoo ParallelEnv; convert an AEC environment with "
-            "pettingzoo.utils.aec_to_parallel"
-        )
-    return env
 
 
 def chosen_agent(env: ParallelEnv, agent: str | None) -> str:

@@ -25,10 +25,9 @@ from marlogue.wrappers.optional import require
 from marlogue.wrappers.partners import Asked, Policy
 from marlogue.wrappers.players import FrozenAgents
 from marlogue.wrappers.seats import idle_action
-from marlogue.wrappers.single_agent import parallel
 from marlogue.wrappers.trl_dialogues import Dialogue, Writer
 from marlogue.wrappers.trl_episodes import TextGame, dataset, environment_factory, origin_of
-from marlogue.wrappers.view import require_texts
+from marlogue.wrappers.view import parallel, require_texts
 
 with require("trl", extra="trl"):
     import trl  # noqa: F401  (what uses this module is given to TRL)

@@ -14,8 +14,8 @@ from marlogue.envs.copies import Copies
 from marlogue.envs.runner import Start
 from marlogue.envs.text_env import TextEnv
 from marlogue.wrappers.partners import Policy
-from marlogue.wrappers.single_agent import SingleAgent, parallel
-from marlogue.wrappers.view import require_texts
+from marlogue.wrappers.single_agent import SingleAgent
+from marlogue.wrappers.view import parallel, require_texts
 
 if TYPE_CHECKING:
     from marlogue.agents import SamplingParams

@@ -6,10 +6,10 @@ import copy
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from gymnasium.spaces import Space
 from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.envs.callbacks import noted
+from marlogue.envs.declared_spaces import DeclaredSpaces
 from marlogue.envs.episodes import Infos, StepResult, check_agents
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.spaces import UnicodeText
@@ -20,7 +20,7 @@ from marlogue.wrappers.games import AecGame, Turn, TurnBasedGame, text_bound
 __all__ = ["Turn", "TurnBased", "TurnBasedGame"]
 
 
-class TurnBased(ParallelEnv):  # type: ignore[misc]
+class TurnBased(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
     """A game in which one agent moves at a time, as a `ParallelEnv` that every learner can step.
 
     All agents are live until the game ends for them. While it is not its turn an agent's info says
@@ -85,14 +85,6 @@ class TurnBased(ParallelEnv):  # type: ignore[misc]
         self._mover: str | None = None
         self._shown: dict[str, str] = {}
         self._turns = 0
-
-    def observation_space(self, agent: str) -> Space[Any]:
-        """The space of what an agent is shown; the same object at every call."""
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> Space[Any]:
-        """The space of what an agent may say; the same object at every call."""
-        return self.action_spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: Mapping[str, Any] | None = None

@@ -28,9 +28,8 @@ from marlogue.envs.task import whole_number
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.partners import Policy
 from marlogue.wrappers.players import FrozenAgents
-from marlogue.wrappers.single_agent import parallel
 from marlogue.wrappers.verifiers_play import ChatHarness, TeamPlay, TeamRows, TeamTask
-from marlogue.wrappers.view import require_texts
+from marlogue.wrappers.view import parallel, require_texts
 
 with require("verifiers", extra="verifiers"):
     import verifiers.v1 as vf

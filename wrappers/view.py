@@ -11,6 +11,7 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from pettingzoo.utils import BaseParallelWrapper  # type: ignore[import-untyped]
 
 from marlogue.envs.callbacks import shortened
+from marlogue.envs.declared_spaces import DeclaredSpaces
 from marlogue.envs.episodes import Infos, StepResult, check_agents
 from marlogue.envs.reward_values import as_finite
 
@@ -18,7 +19,21 @@ ACTION_MASK = "action_mask"
 """The key in an agent's info of an int8 array [K] with 1 for the actions that are allowed now."""
 
 
-class View(BaseParallelWrapper):  # type: ignore[misc]
+def parallel(env: Any) -> ParallelEnv:
+    """The environment itself, if it is a parallel one.
+
+    Raises:
+        TypeError: when it is not.
+    """
+    if not isinstance(env, ParallelEnv):
+        raise TypeError(
+            f"env ({env!r}) must be a PettingZoo ParallelEnv; convert an AEC environment with "
+            "pettingzoo.utils.aec_to_parallel"
+        )
+    return env
+
+
+class View(DeclaredSpaces, BaseParallelWrapper):  # type: ignore[misc]
     """A parallel environment seen through other spaces.
 
     A view changes observations in `observe`, actions in `act`, and declares the spaces that go with
@@ -44,12 +59,7 @@ class View(BaseParallelWrapper):  # type: ignore[misc]
     of base classes are shared, too."""
 
     def __init__(self, env: ParallelEnv) -> None:
-        if not isinstance(env, ParallelEnv):
-            raise TypeError(
-                f"env ({env!r}) must be a PettingZoo ParallelEnv; convert an AEC environment with "
-                "pettingzoo.utils.aec_to_parallel"
-            )
-        super().__init__(env)
+        super().__init__(parallel(env))
         agents = list(env.possible_agents)
         self.observation_spaces: dict[str, Space[Any]] = {
             agent: env.observation_space(agent) for agent in agents
@@ -74,14 +84,6 @@ class View(BaseParallelWrapper):  # type: ignore[misc]
 
     def begin(self) -> None:
         """Forget the last episode; called by `reset` before anything is observed."""
-
-    def observation_space(self, agent: str) -> Space[Any]:
-        """The space of what the agent is shown; the same object at every call."""
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> Space[Any]:
-        """The space of what the agent may do; the same object at every call."""
-        return self.action_spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: Mapping[str, Any] | None = None

@@ -31,6 +31,7 @@ LIBRARIES = (
     "benchmarl",
     "rllib",
     "agilerl",
+    "agilerl-llm",
     "trl",
     "verifiers",
     "openenv",
