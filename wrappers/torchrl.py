@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
+from marlogue.envs.task import whole_number
 from marlogue.wrappers.numeric_spaces import is_numeric
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.torchrl_episodes import OneOfMany, SharedEpisodes
@@ -63,8 +64,8 @@ def torchrl_env(
         device: where the tensors are.
 
     Raises:
-        TypeError: when a space, or an info of `info_keys`, is not numeric, or `env` is not a
-            `ParallelEnv`.
+        TypeError: when a space, or an info of `info_keys`, is not numeric, `env` is not a
+            `ParallelEnv`, or another argument has a wrong type.
         ValueError: when groups do not hold each agent once, agents of a group differ, or `num_envs`
             is less than 1.
     """
@@ -80,9 +81,7 @@ def torchrl_env(
     )
     if num_envs is None:
         return make()
-    if num_envs < 1:
-        raise ValueError(f"num_envs ({num_envs}) must be at least 1; set None for a single one")
-    return SerialEnv(num_envs, make)
+    return SerialEnv(whole_number("num_envs", num_envs), make)
 
 
 class EnvMaker:
@@ -123,7 +122,7 @@ class EnvMaker:
         if isinstance(info_keys, str):
             raise TypeError(f"info_keys ({info_keys!r}) must be a list of keys")
         self.info_keys = tuple(info_keys)
-        self.seed = seed
+        self.seed = None if seed is None else whole_number("seed", seed, 0)
         self.settings: dict[str, Any] = {
             "use_mask": use_mask,
             "return_state": numeric_state if return_state is None else return_state,
@@ -148,6 +147,8 @@ class EnvMaker:
 def _checked_groups(group_map: GroupMap | None, agents: list[str]) -> dict[str, list[str]]:
     if group_map is None:
         return {ALL_AGENTS: agents}
+    if not isinstance(group_map, Mapping):
+        raise TypeError(f"group_map ({group_map!r}) must be a dict from group to its agents")
     groups = {group: list(members) for group, members in group_map.items()}
     if sorted(name for members in groups.values() for name in members) != sorted(agents):
         raise ValueError(f"group_map ({groups}) must hold each of the agents {agents} once")
