@@ -1,4 +1,11 @@
-"""AgileRL's GRPO trains a language model to agree with a partner that knows the words."""
+"""AgileRL's GRPO trains a language model to agree with a partner that knows the words.
+
+    pip install "marlogue[agilerl-llm]"
+    python examples/plugging_in/agilerl_llm.py
+
+AgileRL's harness for language models takes one agent, texts in and texts out; the other agent is a
+frozen function here. Prints the mean return, 1 at most, before and after; about a minute.
+"""
 
 import torch
 from agilerl.algorithms import GRPO

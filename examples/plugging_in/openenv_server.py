@@ -1,5 +1,6 @@
 """OpenEnv serves a text environment; two agents learn over the network.
 
+    pip install "marlogue[openenv]"
     python examples/plugging_in/openenv_server.py [--episodes 600]
     python examples/plugging_in/openenv_server.py --serve --port 8000
 

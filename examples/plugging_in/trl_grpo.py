@@ -1,5 +1,6 @@
 """TRL's GRPO on a text environment: one model plays both agents and learns to agree with itself.
 
+    pip install "marlogue[trl]"
     python examples/plugging_in/trl_grpo.py [--steps 120] [--frozen]
 
 Two agents see a cue and have to say the same word. TRL generates and learns as always; `Rollouts`

@@ -1,5 +1,6 @@
 """verifiers plays and scores a team that MAAC trains: each agent in a seat, with its own model.
 
+    pip install "marlogue[verifiers]"
     python examples/plugging_in/verifiers_eval.py [--epochs 80]
 
 Two agents see a cue and have to say the same word. `ChatServer` puts their policies behind OpenAI's

@@ -243,6 +243,42 @@ def test_only_who_moves_speaks(tmp_path):
     assert output["episode_turns"] == [moves, moves]
 
 
+def test_an_episode_without_a_turn_of_the_learner_trains_nothing(tmp_path):
+    """Who moves second has no turn where the first one leaves at once, and both are out."""
+
+    class Ending(TakingTurns):
+        def step(self, actions):
+            shown, rewards, ended, *rest = super().step(actions)
+            if self.seed % 2:
+                self.agents, ended = [], dict.fromkeys(ended, True)
+            return (shown, rewards, ended, *rest)
+
+        def reset(self, seed=None, options=None):
+            self.seed = seed
+            return super().reset(seed, options)
+
+    env = Ending(turns=2)
+    seen, _ = env.reset(seed=0)
+    made = trainer(tmp_path, dataset(env, seeds=[0, 1]), tokens=2, reward_funcs=episode_reward)
+    second = prompts_of(dataset(env, ["bob"], seeds=[0, 1]))
+    output = Rollouts(env)(second, made)
+    assert output["episode_turns"] == [1, 0]
+    assert [sum(own) for own in output["env_mask"]] == [2, 0]
+    assert len(output["episode_reward"]) == len(seen) == 2
+    with pytest.raises(ValueError, match="bob never had a turn in 2 episodes"):
+        Rollouts(env)([second[1]] * 2, made)
+    learning = trainer(
+        tmp_path,
+        dataset(env, seeds=[0, 1]),
+        tokens=2,
+        reward_funcs=episode_reward,
+        rollout_func=Rollouts(env),
+    )
+    learning.train()
+    assert all(weights.isfinite().all() for weights in learning.model.parameters())
+    assert learning.state.global_step == 1
+
+
 def test_a_frozen_language_model_depends_on_the_seed_alone(tmp_path):
     env = coordination_v0.parallel_env()
     heard = []
