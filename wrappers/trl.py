@@ -53,14 +53,9 @@ class _Play:
         for agent in self.episode.agents:
             yield agent, self.episode.observations[agent], self.episode.infos.get(agent, {})
 
-    def learned(self) -> Dialogue:
+    def learned(self, writer: Writer) -> Dialogue:
         """The learner's dialogue."""
-        if self.learner not in self.dialogues:
-            raise ValueError(
-                f"{self.learner} never had its turn in an episode, so there is nothing to learn "
-                "from; leave it out of the dataset's agents"
-            )
-        return self.dialogues[self.learner]
+        return self.dialogues.get(self.learner) or writer.silence()
 
 
 class Rollouts:
@@ -69,8 +64,10 @@ class Rollouts:
     In each entry of the batch (see `dataset`) one agent learns. Its prompts and answers make one
     sequence, in which the later prompts are masked out of the loss (`env_mask`); its return, the
     sum of its rewards over the turns, is the extra field `episode_reward` that the reward function
-    of that name reads. All episodes of a batch are played together, one generation per turn, by
-    TRL's own generation (temperature, vLLM and so on are those of its configuration).
+    of that name reads. An episode that ended before the agent's first turn has no token of its own:
+    its return counts in its group, and nothing is learned from it. All episodes of a batch are
+    played together, one generation per turn, by TRL's own generation (temperature, vLLM and so on
+    are those of its configuration).
 
     Args:
         env: a text environment. It is copied, not touched.
@@ -123,7 +120,8 @@ class Rollouts:
 
         Raises:
             ValueError: when a prompt is not one of `dataset`, the agent that learns is a frozen
-                one, a dialogue outgrows the model's context, or the agent never had its turn.
+                one, a dialogue outgrows the model's context, or no agent that learns had a turn in
+                any of the episodes.
         """
         origins = [origin_of(prompt) for prompt in prompts]
         writer = Writer(trainer, self.chat, self.system_prompt, self.separator)
@@ -139,7 +137,13 @@ class Rollouts:
             results = self.runner.step([play.episode for play in running], actions)
             for play, result in zip(running, results, strict=True):
                 play.reward += float(result.rewards[play.learner])
-        learned = [play.learned() for play in plays]
+        if not any(play.learner in play.dialogues for play in plays):
+            names = ", ".join(sorted({play.learner for play in plays}))
+            raise ValueError(
+                f"{names} never had a turn in {len(plays)} episodes, so there is nothing to learn "
+                "from; leave them out of the dataset's agents"
+            )
+        learned = [play.learned(writer) for play in plays]
         return {
             "prompt_ids": [dialogue.prompt_ids for dialogue in learned],
             "completion_ids": [dialogue.ids for dialogue in learned],

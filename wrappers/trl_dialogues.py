@@ -55,6 +55,11 @@ class Writer:
         config = trainer.accelerator.unwrap_model(trainer.model).config.get_text_config()
         self.room: int | None = getattr(config, "max_position_embeddings", None)
 
+    def silence(self) -> Dialogue:
+        """The dialogue of an agent that never had its turn: TRL takes no empty one."""
+        end = [int(self.trainer.eos_token_ids[0])]
+        return Dialogue(prompt_ids=end, ids=end, own=[0], logprobs=[0.0])
+
     def encode(self, prompt: str, dialogue: Dialogue) -> list[int]:
         """The ids that put a prompt before the model, at the end of the dialogue so far."""
         text = self._in_chat(prompt, dialogue) if self.chat else self._in_plain(prompt, dialogue)

@@ -258,13 +258,12 @@ def test_an_episode_without_a_turn_of_the_learner_trains_nothing(tmp_path):
             return super().reset(seed, options)
 
     env = Ending(turns=2)
-    seen, _ = env.reset(seed=0)
     made = trainer(tmp_path, dataset(env, seeds=[0, 1]), tokens=2, reward_funcs=episode_reward)
     second = prompts_of(dataset(env, ["bob"], seeds=[0, 1]))
     output = Rollouts(env)(second, made)
     assert output["episode_turns"] == [1, 0]
-    assert [sum(own) for own in output["env_mask"]] == [2, 0]
-    assert len(output["episode_reward"]) == len(seen) == 2
+    assert [any(own) for own in output["env_mask"]] == [True, False]
+    assert all(len(ids) > 0 for ids in output["prompt_ids"] + output["completion_ids"])
     with pytest.raises(ValueError, match="bob never had a turn in 2 episodes"):
         Rollouts(env)([second[1]] * 2, made)
     learning = trainer(
