@@ -2,7 +2,7 @@
 #   make quickstart                  trains a small team and prints its reward before and after
 #   make test [ARGS="-k rewards"]    runs the tests
 # Tests with other libraries, for each group an environment of its own, .venv-GROUP:
-#   make test-together test-benchmarl test-rllib test-agilerl
+#   make test-together test-benchmarl test-rllib test-agilerl; make environments only makes them
 # Others: lint, types, bench, clean. PYTHON=/path/to/python chooses the interpreter, VENV=folder the
 # place of the virtual environment.
 
@@ -21,7 +21,7 @@ needed_agilerl := agilerl peft
 older_rllib := tests/envs tests/wrappers
 older_agilerl := tests/envs tests/wrappers
 
-.PHONY: help quickstart test lint types bench clean $(groups:%=test-%)
+.PHONY: help quickstart test lint types bench clean environments $(groups:%=test-%)
 
 PYTHON ?=
 VENV ?= .venv
@@ -85,6 +85,8 @@ test-$(1): $(VENV)-$(1)/.installed-$(here)
 	    tests/plugging_in $$(older_$(1)) $$(ARGS)
 endef
 $(foreach group,$(groups),$(eval $(call group_rules,$(group))))
+
+environments: $(groups:%=$(VENV)-%/.installed-$(here))
 
 lint: $(installed)
 	@$(py) -m ruff check
