@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from marlogue import IACConfig, IACTrainer, MAACConfig, MAACTrainer, tiny_model
+from marlogue import IACConfig, IACTrainer, MAACConfig, MAACTrainer, tiny_model, wrappers
 from marlogue.cli import COMMANDS
 from marlogue.cli.options import KEYS
 from marlogue.envs import TASKS, coordination_v0
@@ -120,3 +120,48 @@ def test_python_of_the_environments_document_runs() -> None:
     for block in blocks:
         exec(compile(block, "environments.md", "exec"), names)
     assert len(names["results"]) == 8
+
+
+PINS = {
+    "Stable-Baselines3": ("together", "stable_baselines3"),
+    "MaskablePPO": ("together", "sb3_contrib"),
+    "TorchRL": ("together", "torchrl"),
+    "BenchMARL": ("benchmarl", "benchmarl"),
+    "RLlib": ("rllib", "ray"),
+    "AgileRL": ("agilerl", "agilerl"),
+    "TRL": ("together", "trl"),
+    "verifiers": ("together", "verifiers"),
+    "OpenEnv": ("together", "openenv-core"),
+    "TextArena": ("together", "TextArena"),
+    "gem": ("together", "gem-llm"),
+}
+
+
+@pytest.mark.parametrize("path", ["README.md", "docs/plugging_in.md"])
+def test_tables_of_libraries_name_every_script_and_the_tested_version(path: str) -> None:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    for script in (ROOT / "examples/plugging_in").glob("*.py"):
+        assert script.name in text, f"{path} lacks {script.name}"
+    table = [row for row in rows(text) if len(row) in (4, 6)]
+    for library, (group, distribution) in PINS.items():
+        pins = (ROOT / "constraints" / f"{group}.txt").read_text(encoding="utf-8")
+        version = re.search(rf"^{distribution}==([\d.]+)$", pins, re.MULTILINE)
+        assert version is not None, distribution
+        named = [row for row in table if library in row[0]]
+        assert named, f"{path} lacks a row of {library}"
+        shown = re.search(r"\d+(\.\d+)+", named[0][1])
+        assert shown is not None, named[0]
+        assert version[1].startswith(shown[0]), f"{path}: {library} is tested with {version[1]}"
+
+
+def test_views_are_described() -> None:
+    """Every view that is exported has a row."""
+    described = read("plugging_in.md")
+    for name in wrappers.__all__:
+        entry = getattr(wrappers, name)
+        if (
+            isinstance(entry, type)
+            and issubclass(entry, wrappers.View)
+            and entry is not wrappers.View
+        ):
+            assert f"| `{name}(" in described, name
