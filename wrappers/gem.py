@@ -9,7 +9,13 @@ from typing import Any
 
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
-from marlogue.envs.callbacks import callback_name, kind_of, noted, require_callable
+from marlogue.envs.callbacks import (
+    callback_name,
+    kind_of,
+    noted,
+    require_callable,
+    shortened,
+)
 from marlogue.envs.declared_spaces import DeclaredSpaces
 from marlogue.envs.episodes import Infos, StepResult, check_agents
 from marlogue.envs.reward_values import as_finite
@@ -168,11 +174,11 @@ class GemEnv(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
         for agent, said in actions.items():
             if not self.action_space(agent).contains(said):
                 raise ValueError(
-                    f"the action of {agent} ({said!r}) must be in its action space, "
+                    f"the action of {agent} ({shortened(said)}) must be in its action space, "
                     f"{self.action_space(agent)}"
                 )
         action = self._joined([actions[agent] for agent in self.possible_agents])
-        with noted(f"stepping {self} with {action!r}, after {self._turns} turns"):
+        with noted(f"stepping {self} with {shortened(action)}, after {self._turns} turns"):
             with self.random.lent():
                 text, paid, terminated, truncated, facts = self.env.step(action)
             reward = as_finite(paid, f"gem gave the reward {paid!r}", str(self))
@@ -194,7 +200,7 @@ class GemEnv(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
     def _joined(self, texts: Sequence[str]) -> str:
         if self.join is None:
             return texts[0]
-        with noted(f"join joined {texts!r}"):
+        with noted(f"join joined {shortened(texts)}"):
             joined = self.join(texts)
         return _checked_text(joined, f"join ({callback_name(self.join)})")
 

@@ -102,6 +102,7 @@ class TextArenaGame:
             ) from error
         if not isinstance(getattr(self._base, "state", None), ta.State):
             raise TypeError(f"{self.name} must have a textarena.State as its state after reset")
+        self.random = PrivateRandom()  # or the seed above would be that of every first game
 
     def reset(self, seed: int | None, options: Mapping[str, Any] | None) -> Turn:
         """Begin a game; there are no options."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
 
-from marlogue.envs.callbacks import noted
+from marlogue.envs.callbacks import kind_of, noted, shortened
 from marlogue.envs.declared_spaces import DeclaredSpaces
 from marlogue.envs.episodes import Infos, StepResult, check_agents
 from marlogue.envs.reward_values import as_finite
@@ -37,7 +37,7 @@ class TurnBased(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
 
     Raises:
         TypeError: when `game` is neither, or its observations and actions are not texts.
-        ValueError: when a bound is out of range.
+        ValueError: when a bound is out of range, or two agents have one name.
     """
 
     metadata: dict[str, Any]
@@ -78,6 +78,11 @@ class TurnBased(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
             None if truncate_after is None else whole_number("truncate_after", truncate_after)
         )
         self.possible_agents = list(self.game.possible_agents)
+        if len(set(self.possible_agents)) < len(self.possible_agents):
+            raise ValueError(
+                f"possible_agents ({self.possible_agents}) of {type(game).__name__} must be "
+                "different; give each agent a name of its own"
+            )
         self.agents = []
         self.render_mode = getattr(game, "render_mode", None)
         own = dict(getattr(game, "metadata", None) or {"render_modes": []})
@@ -92,13 +97,20 @@ class TurnBased(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
         """Start a game; seed and options are passed on to it.
 
         Raises:
-            ValueError: when the game shows or names what it must not.
+            TypeError: when the game returns no `Turn`.
+            ValueError: when the game shows or names what it must not, or gives a reward before the
+                first move.
         """
         self.agents, self._mover, self._turns = [], None, 0
         self._shown = dict.fromkeys(self.possible_agents, "")
         with noted(f"resetting {self} with seed {seed}"):
             turn = self.game.reset(seed, options)
             self._take(turn, live=self.possible_agents)
+        if any(turn.rewards.values()):
+            raise ValueError(
+                f"{self} gave rewards ({dict(turn.rewards)}) before the first move, which no agent "
+                "can have earned; give them in the turn after a move"
+            )
         if turn.agent is None:
             raise ValueError(f"{self} was over before the first move; give it another seed")
         self.agents = [
@@ -116,6 +128,7 @@ class TurnBased(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
 
         Raises:
             RuntimeError: when no game is running.
+            TypeError: when the game returns no `Turn`.
             ValueError: when agents are missing or unknown, the mover's action is outside its space,
                 or the game shows or names what it must not.
         """
@@ -128,7 +141,7 @@ class TurnBased(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
         said, space = actions[mover], self.action_space(mover)
         if not space.contains(said):
             raise ValueError(
-                f"the action of {mover} ({said!r}) must be in its action space, {space}"
+                f"the action of {mover} ({shortened(said)}) must be in its action space, {space}"
             )
         with noted(f"{mover} moves in {self}, after {self._turns} moves"):
             turn = self.game.step(said)
@@ -158,6 +171,11 @@ class TurnBased(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
 
     def _take(self, turn: Turn, live: Collection[str]) -> None:
         """Check what a game says, and remember what it shows."""
+        if not isinstance(turn, Turn):
+            raise TypeError(
+                f"the game returned {kind_of(turn)}, but its reset and step must return a "
+                "marlogue.wrappers.turn_based.Turn"
+            )
         ended = {*turn.terminated, *turn.truncated}
         if turn.agent is not None and (turn.agent not in live or turn.agent in ended):
             raise ValueError(
@@ -171,8 +189,9 @@ class TurnBased(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
         for agent, text in turn.observations.items():
             if not self.observation_space(agent).contains(text):
                 raise ValueError(
-                    f"the game shows {agent} {text!r}, which must be in its observation space "
-                    f"({self.observation_space(agent)}); raise max_prompt_chars, or mend the game"
+                    f"the game shows {agent} {shortened(text)}, which must be in its observation "
+                    f"space ({self.observation_space(agent)}); raise max_prompt_chars, or mend the "
+                    "game"
                 )
         for agent, reward in turn.rewards.items():
             as_finite(reward, f"the game gave the reward {reward!r}", agent)

@@ -139,6 +139,15 @@ def test_games_without_a_seed_differ_and_follow_from_the_last_seed():
     assert random.getstate() == before
 
 
+def test_fresh_games_without_a_seed_differ():
+    drawn = set()
+    for _ in range(8):
+        env = textarena_env("GuessTheNumber-v0", 1)
+        env.reset()
+        drawn.add(env.game._base.game_number)
+    assert len(drawn) > 2
+
+
 def test_copies_in_the_middle_of_a_game():
     env = textarena_env("PigDice-v0-short")
     play(env, ["[roll]", "[roll]"])

@@ -3,6 +3,8 @@
 import copy
 import pickle
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -64,3 +66,34 @@ def test_copies_go_on_apart():
     for twin in twins:
         with twin.lent():
             assert draws() == expected
+
+
+def test_threads_do_not_mix_their_states():
+    """Servers give each session a thread; the games in them draw a little at a time."""
+
+    def play(seed):
+        private, drawn = PrivateRandom(seed), []
+        for _ in range(30):
+            with private.lent():
+                drawn += draws(1)
+                time.sleep(1e-5)  # lets another thread go on
+                drawn += draws(1)
+        return drawn
+
+    expected = [play(seed) for seed in range(4)]
+    state, own = random.getstate(), np.random.get_bit_generator()
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(play, range(4))) == expected
+    assert random.getstate() == state
+    assert np.random.get_bit_generator() is own
+
+
+def test_one_thread_lends_within_a_loan():
+    inner, outer = PrivateRandom(1), PrivateRandom(2)
+    with outer.lent():
+        first = draws(1)
+        with inner.lent():
+            draws(1)
+        second = draws(1)
+    with PrivateRandom(2).lent():
+        assert draws(2) == first + second

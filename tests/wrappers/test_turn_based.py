@@ -170,6 +170,7 @@ def test_bad_actions_leave_the_game_alone():
         ({"ann": "1"}, "lack bob"),
         ({"ann": "123456", "bob": ""}, r"the action of ann \('123456'\) must be in its action"),
         ({"ann": 1, "bob": ""}, r"the action of ann \(1\)"),
+        ({"ann": "9" * 999, "bob": ""}, r"the action of ann \('9{79}\.\.\.\)"),
     ):
         with pytest.raises(ValueError, match=match):
             env.step(actions)
@@ -186,6 +187,7 @@ def test_bad_actions_leave_the_game_alone():
         (Turn("bob", {"eve": "x"}), r"names \['eve'\]"),
         (Turn("bob", {"bob": 3}), r"shows bob 3, which must be in its observation space"),
         (Turn("bob", {"bob": "x" * 31}), "raise max_prompt_chars"),
+        (Turn("bob", {"bob": "y" * 999}), r"shows bob 'y{79}\.\.\., which must be"),
         (Turn("bob", {}, {"bob": float("nan")}), "rewards must be finite"),
     ],
 )
@@ -197,6 +199,27 @@ def test_games_that_break_their_word(turn, match):
     with pytest.raises(ValueError, match=match) as caught:
         env.step({"ann": "1", "bob": ""})
     assert caught.value.__notes__ == ["while ann moves in TurnBased<Counting>, after 0 moves"]
+
+
+def test_a_game_without_a_turn():
+    game = Counting()
+    env = TurnBased(game)
+    env.reset(seed=0)
+    game.step = lambda text: 5
+    with pytest.raises(TypeError, match=r"returned an int, but its reset and step must return a"):
+        env.step({"ann": "1", "bob": ""})
+    game.reset = lambda seed, options: ("ann", {})
+    with pytest.raises(TypeError, match="returned a tuple"):
+        env.reset(seed=0)
+
+
+def test_rewards_before_the_first_move():
+    game = Counting()
+    game.reset = lambda seed, options: Turn("ann", {}, {"bob": 1.0})
+    with pytest.raises(ValueError, match=r"rewards \(\{'bob': 1.0\}\) before the first move"):
+        TurnBased(game).reset(seed=0)
+    game.reset = lambda seed, options: Turn("ann", {}, {"bob": 0.0})
+    TurnBased(game).reset(seed=0)
 
 
 def test_a_game_that_is_over_at_once():
@@ -211,6 +234,8 @@ def test_bad_arguments():
         TurnBased(coordination_v0.parallel_env)
     with pytest.raises(ValueError, match=r"truncate_after \(0\) must be 1 or more"):
         TurnBased(Counting(), truncate_after=0)
+    with pytest.raises(ValueError, match=r"possible_agents \(\['ann', 'ann'\]\) of Counting must"):
+        TurnBased(Counting(players=("ann", "ann")))
     with pytest.raises(ValueError, match="which brings its own spaces"):
         TurnBased(Auction(), max_prompt_chars=3)
     auction = Auction()
