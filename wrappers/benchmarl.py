@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Discrete
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
 
+from marlogue.envs.task import whole_number
 from marlogue.wrappers.optional import require
 
 with require("benchmarl", extra="benchmarl"):
@@ -48,7 +49,7 @@ def task(
         info_keys: infos to log the mean of; see `torchrl_env`.
 
     Raises:
-        TypeError: when a space is not of these kinds.
+        TypeError: when a space is not of these kinds, or `max_steps` is no integer.
         ValueError: when `max_steps` is less than 1, or for the reasons of `torchrl_env`.
     """
     return TextTask(name, env, max_steps=max_steps, group_map=group_map, info_keys=info_keys)
@@ -66,8 +67,7 @@ class TextTask(TaskClass):  # type: ignore[misc]
         group_map: GroupMap | None,
         info_keys: Sequence[str],
     ) -> None:
-        if max_steps < 1:
-            raise ValueError(f"max_steps ({max_steps}) must be at least 1")
+        max_steps = whole_number("max_steps", max_steps)
         self.env = env
         self.settings: dict[str, Any] = {"group_map": group_map, "info_keys": tuple(info_keys)}
         first = EnvMaker(env, **self.settings).episodes.copies[0]

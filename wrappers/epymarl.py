@@ -26,12 +26,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium.spaces import Discrete, Tuple
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.envs.callbacks import kind_of
-from marlogue.wrappers.numeric_spaces import is_numeric
+from marlogue.envs.task import whole_number
+from marlogue.wrappers.numeric_spaces import is_number, is_numeric
+from marlogue.wrappers.view import parallel, require_all
 
 
 class JointEnv(gymnasium.Env[tuple[Any, ...], Sequence[int]]):
@@ -62,9 +63,7 @@ class JointEnv(gymnasium.Env[tuple[Any, ...], Sequence[int]]):
     """
 
     def __init__(self, env: ParallelEnv) -> None:
-        if not isinstance(env, ParallelEnv):
-            raise TypeError(f"env ({env!r}) must be a PettingZoo ParallelEnv")
-        self.env = env
+        self.env = parallel(env)
         self.names = list(env.possible_agents)
         self.n_agents = len(self.names)
         for agent in self.names:
@@ -81,12 +80,7 @@ class JointEnv(gymnasium.Env[tuple[Any, ...], Sequence[int]]):
         """Start an episode; seed and options are those of the environment inside."""
         super().reset(seed=seed)
         shown, infos = self.env.reset(seed=seed, options=options)
-        absent = [agent for agent in self.names if agent not in shown]
-        if absent:
-            raise ValueError(
-                f"JointEnv needs all of possible_agents at reset; {', '.join(absent)} is missing "
-                f"in {self.env}. Name in possible_agents only those who begin every episode"
-            )
+        require_all(self.env, shown, "JointEnv")
         self._last = dict(shown)
         return self._joint(), self._flat(infos)
 
@@ -96,17 +90,24 @@ class JointEnv(gymnasium.Env[tuple[Any, ...], Sequence[int]]):
         """Play one turn.
 
         Args:
-            action: for each agent its action (an integer).
+            action: for each agent its action (an integer, of Python or of numpy).
 
         Returns:
             Observations, rewards (one float per agent), terminated, truncated, infos.
+
+        Raises:
+            TypeError: when an action is no integer.
+            ValueError: see above.
         """
         if len(action) != self.n_agents:
             raise ValueError(
                 f"the action ({action!r}) must have one entry for each of the {self.n_agents} "
                 f"agents ({', '.join(self.names)})"
             )
-        chosen = {agent: int(one) for agent, one in zip(self.names, action, strict=True)}
+        chosen = {
+            agent: whole_number(f"the action of {agent}", one, 0)
+            for agent, one in zip(self.names, action, strict=True)
+        }
         shown, rewards, terminations, truncations, infos = self.env.step(chosen)
         terminated, truncated = self._ends(terminations, truncations)
         # Environments may show nothing to agents that have ended.
@@ -151,7 +152,7 @@ class JointEnv(gymnasium.Env[tuple[Any, ...], Sequence[int]]):
             f"{agent}_{key}": value
             for agent in self.names
             for key, value in infos.get(agent, {}).items()
-            if isinstance(value, bool | int | float | np.number | np.bool_)
+            if is_number(value)
         }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Space, Text, Tuple
+from gymnasium.spaces import Box
 from gymnasium.spaces.utils import flatten, flatten_space
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
@@ -15,7 +15,8 @@ from typing_extensions import override
 from marlogue.envs.callbacks import kind_of, noted
 from marlogue.envs.episodes import COMMON, Infos
 from marlogue.envs.waiting import WAITS, waits
-from marlogue.wrappers.embedder import PROBE, Embedder
+from marlogue.wrappers.embedder import Embedder
+from marlogue.wrappers.numeric_spaces import is_number, is_numeric
 from marlogue.wrappers.view import ACTION_MASK, View
 
 
@@ -110,11 +111,11 @@ class NumericState(View):
 
     def _numeric(self, agent: str, info: Mapping[str, Any]) -> dict[str, Any]:
         if self.info_keys is None:
-            return {key: value for key, value in info.items() if _is_numeric(value)}
+            return {key: value for key, value in info.items() if _numbers(value)}
         kept: dict[str, Any] = {}
         for key in self.info_keys:
             value = info.get(key)
-            if value is not None and not _is_number(value):
+            if value is not None and not is_number(value):
                 raise TypeError(
                     f"infos[{agent!r}][{key!r}] ({value!r}) must be a number to be kept; take "
                     f"{key!r} out of info_keys"
@@ -126,7 +127,7 @@ class NumericState(View):
     def _box(self, agent: str) -> Box:
         space = self.observation_spaces[agent]
         try:
-            flat = None if _holds_text(space) else flatten_space(space)
+            flat = flatten_space(space) if is_numeric(space) else None
         except NotImplementedError:  # a kind of space that gymnasium does not know
             flat = None
         if not isinstance(flat, Box):
@@ -144,15 +145,6 @@ def _keys(info_keys: Sequence[str]) -> tuple[str, ...]:
     return tuple(info_keys)
 
 
-def _holds_text(space: Space[Any]) -> bool:
-    if isinstance(space, Dict):
-        return any(_holds_text(inner) for inner in space.values())
-    if isinstance(space, Tuple):
-        return any(_holds_text(inner) for inner in space)
-    # A Box warns when it is asked about a text.
-    return isinstance(space, Text) or (not isinstance(space, Box) and space.contains(PROBE))
-
-
 def _joined(boxes: Sequence[Box]) -> Box:
     """The space of the boxes' vectors one behind the other, zeros always included."""
     lows = np.concatenate([box.low for box in boxes]).astype(np.float32)
@@ -160,11 +152,5 @@ def _joined(boxes: Sequence[Box]) -> Box:
     return Box(np.minimum(lows, 0.0), np.maximum(highs, 0.0), dtype=np.float32)
 
 
-def _is_number(value: Any) -> bool:
-    if isinstance(value, np.ndarray):
-        return value.ndim == 0 and _is_numeric(value)
-    return isinstance(value, int | float | np.bool_ | np.integer | np.floating)
-
-
-def _is_numeric(value: Any) -> bool:
-    return value.dtype.kind in "biuf" if isinstance(value, np.ndarray) else _is_number(value)
+def _numbers(value: Any) -> bool:
+    return is_number(value) or (isinstance(value, np.ndarray) and value.dtype.kind in "biuf")

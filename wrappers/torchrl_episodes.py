@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-import numpy as np
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from pettingzoo.utils import BaseParallelWrapper  # type: ignore[import-untyped]
 from typing_extensions import override
 
 from marlogue.envs.copies import Copies
 from marlogue.envs.text_env import TextEnv
-from marlogue.wrappers.view import ACTION_MASK
+from marlogue.wrappers.numeric_spaces import is_number
+from marlogue.wrappers.view import ACTION_MASK, require_all
 
 Plan: TypeAlias = tuple[int | None, dict[str, Any] | None]
 """Seed and options of a reset."""
@@ -85,12 +85,7 @@ class OneOfMany(BaseParallelWrapper):  # type: ignore[misc]
         self._unplayed = plan if self._only_looked_at or seed is not None else None
         self._only_looked_at = False
         observations, infos = self._episodes.copies.reset(self.index, *plan)
-        absent = [agent for agent in self.possible_agents if agent not in observations]
-        if absent:
-            raise ValueError(
-                f"TorchRL needs all of possible_agents at reset; {', '.join(absent)} is missing in "
-                f"{self.env}. Name in possible_agents only those who begin every episode"
-            )
+        require_all(self.env, observations, "TorchRL")
         self._last, self._ends = dict(observations), {}
         return observations, self._numeric(infos)
 
@@ -150,7 +145,7 @@ class OneOfMany(BaseParallelWrapper):  # type: ignore[misc]
 def _number(agent: str, key: str, value: Any) -> float:
     if value is None:
         return 0.0
-    if not isinstance(value, bool | int | float | np.number | np.bool_):
+    if not is_number(value):
         raise TypeError(
             f"infos[{agent!r}][{key!r}] ({value!r}) must be a number, of which TorchRL makes a "
             f"tensor; take {key!r} out of info_keys"

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from marlogue.envs.episodes import Infos, StepResult
 from marlogue.envs.waiting import WAITS
-from marlogue.wrappers.view import View
+from marlogue.wrappers.view import View, require_all
 
 ENDS = ("terminated", "truncated")
 
@@ -55,16 +55,9 @@ class UniformEnd(View):
         self, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, Any], Infos]:
         shown, infos = super().reset(seed, options)
-        agents = list(self.possible_agents)
-        absent = [agent for agent in agents if agent not in self.env.agents or agent not in shown]
-        if absent:
-            raise ValueError(
-                f"UniformEnd needs all of possible_agents ({', '.join(agents)}) at reset; "
-                f"{', '.join(absent)} is missing in {self.env}. Name in possible_agents only those "
-                "who begin every episode"
-            )
-        self.agents = agents
-        self._last = {agent: shown[agent] for agent in agents}
+        require_all(self.env, shown, "UniformEnd")
+        self.agents = list(self.possible_agents)
+        self._last = {agent: shown[agent] for agent in self.agents}
         return shown, infos
 
     @override

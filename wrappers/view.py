@@ -33,6 +33,27 @@ def parallel(env: Any) -> ParallelEnv:
     return env
 
 
+def require_all(env: ParallelEnv, shown: Mapping[str, Any], target: str) -> None:
+    """Refuse an episode that an agent is missing from at reset.
+
+    Args:
+        env: the environment, which was just reset.
+        shown: the observations that its reset returned.
+        target: what needs all agents, for the message.
+
+    Raises:
+        ValueError: names the agents that are missing.
+    """
+    agents = list(env.possible_agents)
+    absent = [agent for agent in agents if agent not in env.agents or agent not in shown]
+    if absent:
+        raise ValueError(
+            f"{target} needs all of possible_agents ({', '.join(agents)}) at reset; "
+            f"{', '.join(absent)} is missing in {env}. Name in possible_agents only those who "
+            "begin every episode"
+        )
+
+
 class View(DeclaredSpaces, BaseParallelWrapper):  # type: ignore[misc]
     """A parallel environment seen through other spaces.
 

@@ -190,7 +190,8 @@ def test_the_same_seed_gives_the_same_experiment(tmp_path):
     [
         (coordination_v0.parallel_env, {}, TypeError, "holds text"),
         (lambda: ActionMask(coordination()), {}, TypeError, "needs vectors.*leave ActionMask out"),
-        (coordination, {"max_steps": 0}, ValueError, r"max_steps \(0\) must be at least 1"),
+        (coordination, {"max_steps": 0}, ValueError, r"max_steps \(0\) must be 1 or more"),
+        (coordination, {"max_steps": "9"}, TypeError, r"max_steps \('9'\) must be an integer"),
         (coordination, {"group_map": {"a": ["agent_0"]}}, ValueError, "must hold each"),
     ],
 )

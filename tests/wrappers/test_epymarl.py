@@ -185,7 +185,7 @@ def test_each_agents_own_reward():
             EmbedObservations(coordination_v0.parallel_env(), HashedNgrams(4)),
             "Discrete actions.*CandidateActions",
         ),
-        (coordination_v0.env(), "must be a PettingZoo ParallelEnv"),
+        (coordination_v0.env(), "must be a PettingZoo ParallelEnv.*aec_to_parallel"),
     ],
 )
 def test_bad_environments(env, message):
@@ -202,6 +202,9 @@ def test_bad_input(gym_id):
         env.step([0])
     with pytest.raises(ValueError, match="must be in its action space"):
         env.step([0, 9])
+    for action in (0.7, "a", None):
+        with pytest.raises(TypeError, match=r"the action of agent_1 .* must be an integer"):
+            env.step([0, action])
     leaving = JointEnv(numeric(LeaverEnv(), ["a", "b"]))
     leaving.reset()
     with pytest.raises(ValueError, match="put UniformEnd around"):

@@ -167,7 +167,9 @@ def test_bad_input():
     with pytest.raises(TypeError, match="must be a PettingZoo ParallelEnv"):
         UniformEnd("env")
     late = UniformEnd(Latecomer())
-    with pytest.raises(ValueError, match=r"agent_1 is missing in .*Name in possible_agents only"):
+    with pytest.raises(
+        ValueError, match=r"UniformEnd .*agent_1 is missing in .*Name in possible_agents only"
+    ):
         late.reset(seed=0)
     with pytest.raises(RuntimeError, match="without a running episode"):
         late.step(actions("a", "b"))
