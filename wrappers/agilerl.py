@@ -13,7 +13,7 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
 
 from marlogue.envs.episodes import Infos, StepResult
-from marlogue.envs.task import whole_number
+from marlogue.envs.task import flag, whole_number
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.shares import Share
 from marlogue.wrappers.view import ACTION_MASK
@@ -22,7 +22,8 @@ with require("agilerl", extra="agilerl"):
     from agilerl.algorithms import IPPO
     from agilerl.vector import AsyncPettingZooVecEnv
 
-NUMBERS = (Box, Discrete, MultiDiscrete, MultiBinary)
+KINDS = (Box, Discrete, MultiDiscrete, MultiBinary)
+"""The spaces that AgileRL has networks for, alone or put together by `Dict` or `Tuple`."""
 
 Env: TypeAlias = ParallelEnv | Callable[[], ParallelEnv]
 
@@ -40,6 +41,9 @@ def vector_env(
     Around a `TextEnv` the copies divide the rows among them, so that together they play each row
     once per epoch.
 
+    AgileRL's training loops hold a truncated episode for a terminated one: they put both flags
+    into one `done`, so that the value of its last observation is not bootstrapped.
+
     Args:
         env: the parallel environment, of which deep copies are made, or a function that makes it.
         num_envs: number of copies.
@@ -56,12 +60,15 @@ def vector_env(
 
     Raises:
         TypeError: when a space is not one of numbers, or a mask is in the observations; names the
-            agent and the view that helps.
-        ValueError: in a step, when an agent ends before the others.
+            agent and the view that helps. When `masks` is no bool.
+        ValueError: when `masks` is True, and infos after a first reset have none; in a step, when
+            an agent ends before the others.
     """
     num_envs = whole_number("num_envs", num_envs)
     first = Share(env).make()
     check_spaces(first)
+    if flag("masks", masks):
+        _check_masks(first)
     names = {a: a for a in first.possible_agents} if groups else apart(first.possible_agents)
     makers = [partial(_make, env, index, num_envs, names, masks) for index in range(num_envs)]
     return AsyncPettingZooVecEnv(makers, context=context)
@@ -92,7 +99,7 @@ def check_spaces(env: ParallelEnv) -> None:
     """
     for agent in env.possible_agents:
         seen, done = env.observation_space(agent), env.action_space(agent)
-        if not isinstance(done, NUMBERS):
+        if not isinstance(done, KINDS):
             raise TypeError(
                 f"AgileRL needs actions that are numbers, and the action space of {agent} is "
                 f"{done}; put CandidateActions (Discrete) or TokenActions (MultiDiscrete) around "
@@ -108,7 +115,7 @@ def check_spaces(env: ParallelEnv) -> None:
                 f"AgileRL reads masks in infos, and the observation space of {agent} is {seen}; "
                 "leave ActionMask out, infos have the mask already"
             )
-        if not all(isinstance(part, NUMBERS) for part in _parts(seen)):
+        if not all(isinstance(part, KINDS) for part in _parts(seen)):
             raise TypeError(
                 f"AgileRL needs observations that are numbers, and the observation space of "
                 f"{agent} is {seen}; put EmbedObservations (floats) or TokenObservations (token "
@@ -205,6 +212,18 @@ class _Worker(ParallelEnv):  # type: ignore[misc]
             self.names[agent]: {ACTION_MASK: infos[agent][ACTION_MASK]} if self.masks else {}
             for agent in shown
         }
+
+
+def _check_masks(env: ParallelEnv) -> None:
+    """Begin an episode, of a copy that plays no other, to see whether infos have masks."""
+    shown, infos = env.reset()
+    bare = [agent for agent in shown if ACTION_MASK not in infos.get(agent, {})]
+    if bare:
+        raise ValueError(
+            f"masks (True) needs infos with an {ACTION_MASK!r}, and those of {', '.join(bare)} "
+            f"have none in {env}; put CandidateActions around the text environment, or set "
+            "masks=False"
+        )
 
 
 def _make(env: Env, index: int, num_envs: int, names: Mapping[str, str], masks: bool) -> _Worker:

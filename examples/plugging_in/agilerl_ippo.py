@@ -4,8 +4,8 @@
     python examples/plugging_in/agilerl_ippo.py
 
 Two agents see a cue and choose one of four words; both are to choose the one that stands for it.
-`groups=True` with `GroupIPPO` gives all agents one policy. Chance earns 0.16; prints the mean return
-of an agent before and after, in under a minute.
+`groups=True` with `GroupIPPO` gives all agents one policy. Chance earns 0.16; prints the mean
+return of an agent before and after, in under a minute.
 """
 
 import numpy as np

@@ -214,6 +214,13 @@ def test_texts_and_masks_in_observations_are_refused():
         vector_env(team(), 0)
 
 
+def test_masks_that_are_not_there_are_missed_at_once():
+    with pytest.raises(ValueError, match=r"masks \(True\) .* agent_0, agent_1 .*CandidateActions"):
+        vector_env(words_env(2), masks=True)
+    with pytest.raises(TypeError, match=r"masks \('no'\) must be True or False"):
+        vector_env(team(), masks="no")
+
+
 def test_names():
     assert apart(["ann", "bob_1"]) == {"ann": "ann", "bob_1": "bob_1"}
     assert apart(["a_1", "a_2"]) == {"a_1": "a-1", "a_2": "a-2"}
