@@ -40,6 +40,9 @@ class Seat:
         info: its info, in a fresh dict.
         reward: what it earned since `earned` was called last.
         terminated, truncated: how the episode ended for it, both False while it goes on.
+
+    What it was shown last, its info and the flags are those of its own last turn, but what it is
+    given after that, while the others play on, is added to `reward`: it earned it.
     """
 
     def __init__(self, env: ParallelEnv, agent: str) -> None:
@@ -56,6 +59,7 @@ class Seat:
         self.terminated = self.truncated = False
         self._turn = 0
         self._joined = False
+        self._live: list[str] = []
         self._shown: Mapping[str, Any] = {}
         self._infos: Mapping[str, Any] = {}
 
@@ -68,6 +72,7 @@ class Seat:
         """
         self._clear()
         self.stream = stream
+        self._live = list(self.env.agents)
         self._see(*begun)
 
     @property
@@ -80,6 +85,11 @@ class Seat:
         """Whether the episode cannot go on without an action of this agent."""
         return not self.over and self._joined and not waits(self.info)
 
+    @property
+    def closed(self) -> bool:
+        """Whether the episode is over for this agent and for all others."""
+        return self.over and not self._live
+
     def asks(self) -> list[Asked]:
         """The other agents that have to act now."""
         return [
@@ -89,14 +99,14 @@ class Seat:
                 self._infos.get(name, {}),
                 (*self.stream, self._turn, self.numbers[name]),
             )
-            for name in self.env.agents
+            for name in self._live
             if name != self.agent and not waits(self._infos.get(name, {}))
         ]
 
     def joint_action(self, action: Any, answers: Iterator[Any]) -> dict[str, Any]:
         """Agent to action, from this agent's own and the answers to what `asks` gave."""
         joint = {}
-        for name in self.env.agents:
+        for name in self._live:
             info = self._infos.get(name, {})
             if waits(info):
                 joint[name] = idle_action(self.env.action_space(name), info)
@@ -114,9 +124,17 @@ class Seat:
         self._turn += 1
         reward = rewards.get(self.agent, 0.0)
         self.reward += as_finite(reward, f"{self.env} gave the reward {reward!r}", self.agent)
+        self._live = [
+            name
+            for name in self.env.agents
+            if not terminations.get(name, False) and not truncations.get(name, False)
+        ]
+        if self.over:
+            self._shown, self._infos = shown, infos
+            return
         self.terminated = bool(terminations.get(self.agent, False))
         self.truncated = bool(truncations.get(self.agent, False))
-        if self.agent not in self.env.agents and not self.terminated and not self.truncated:
+        if self.agent not in self.env.agents and not self.over:
             if self._joined:
                 raise ValueError(
                     f"{self.env} dropped {self.agent} from its agents without terminating or "
@@ -138,7 +156,9 @@ class Seat:
 
 
 def play_on(seats: Sequence[Seat], actions: Sequence[Any], partners: Partners) -> None:
-    """Play until each seat's agent must act again, or its episode is over.
+    """Play until each seat's agent must act again, or its episode is over for everybody.
+
+    Where an agent has left, the others play on to the end: an environment may pay it then.
 
     Args:
         seats: seats of running episodes.
@@ -153,7 +173,7 @@ def play_on(seats: Sequence[Seat], actions: Sequence[Any], partners: Partners) -
         envs = [seat.env for seat, _ in moves]
         for (seat, _), result in zip(moves, _step_all(envs, joint), strict=True):
             seat.take(result)
-        moves = [(seat, None) for seat, _ in moves if not seat.must_act and not seat.over]
+        moves = [(seat, None) for seat, _ in moves if not seat.must_act and not seat.closed]
 
 
 def _step_all(envs: Sequence[ParallelEnv], joint: Sequence[dict[str, Any]]) -> Sequence[Any]:

@@ -26,8 +26,9 @@ class SingleAgent(gymnasium.Env[Any, Any]):
     On a text environment an observation is a prompt and an action a completion, both `str`; on a
     view of one, whatever the view shows and takes. Where the agent is not live yet or has to wait
     (`infos[agent]["waits"]`), the others play on until it must act or the episode ends, and what it
-    earns meanwhile is added up. An episode that ends before the agent's first turn is left out:
-    `reset` goes on to the next one.
+    earns meanwhile is added up. Where it leaves before the others they play on, too, within its
+    last step: what it is given until their end belongs to the reward of that step. An episode that
+    ends before the agent's first turn is left out: `reset` goes on to the next one.
 
     Args:
         env: the environment; this object resets and steps it.

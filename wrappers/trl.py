@@ -64,10 +64,11 @@ class Rollouts:
     In each entry of the batch (see `dataset`) one agent learns. Its prompts and answers make one
     sequence, in which the later prompts are masked out of the loss (`env_mask`); its return, the
     sum of its rewards over the turns, is the extra field `episode_reward` that the reward function
-    of that name reads. An episode that ended before the agent's first turn has no token of its own:
-    its return counts in its group, and nothing is learned from it. All episodes of a batch are
-    played together, one generation per turn, by TRL's own generation (temperature, vLLM and so on
-    are those of its configuration).
+    of that name reads. Where it leaves before the others, these play on to their end, since it may
+    be given something until then. An episode that ended before the agent's first turn has no token
+    of its own: its return counts in its group, and nothing is learned from it. All episodes of a
+    batch are played together, one generation per turn, by TRL's own generation (temperature, vLLM
+    and so on are those of its configuration).
 
     Args:
         env: a text environment. It is copied, not touched.
@@ -132,11 +133,11 @@ class Rollouts:
             _Play(episode, self._learner(learner), (*stream, episode.index))
             for episode, (learner, _) in zip(episodes, origins, strict=True)
         ]
-        while running := [play for play in plays if play.learner in play.episode.agents]:
+        while running := [play for play in plays if not play.episode.over]:
             actions = self._actions(running, writer)
             results = self.runner.step([play.episode for play in running], actions)
             for play, result in zip(running, results, strict=True):
-                play.reward += float(result.rewards[play.learner])
+                play.reward += float(result.rewards.get(play.learner, 0.0))
         if not any(play.learner in play.dialogues for play in plays):
             names = ", ".join(sorted({play.learner for play in plays}))
             raise ValueError(

@@ -169,7 +169,7 @@ class TeamPlay:
             for seat in self.seats:
                 interaction = getattr(agents, seat).interaction(task)
                 episode.talks[seat] = await stack.enter_async_context(interaction)
-            while any(seat in episode.env.agents for seat in self.seats):
+            while episode.env.agents:  # who has left may be given something until all have
                 if not await episode.turn():
                     return
 

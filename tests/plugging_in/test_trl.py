@@ -21,7 +21,7 @@ from marlogue.wrappers.trl import (  # noqa: E402
     environment_factory,
     episode_reward,
 )
-from tests.support.strangers import EchoGame, TakingTurns  # noqa: E402
+from tests.support.strangers import EchoGame, Pension, TakingTurns  # noqa: E402
 
 pytestmark = pytest.mark.optional
 
@@ -241,6 +241,19 @@ def test_only_who_moves_speaks(tmp_path):
         *_, infos = env.step(dict.fromkeys(env.agents, ""))
     assert 0 < moves < env.turns
     assert output["episode_turns"] == [moves, moves]
+
+
+def test_a_learner_is_paid_after_it_left(tmp_path):
+    rows = dataset(Pension(), ["bob"], seeds=range(2))
+    for rollouts in (Rollouts(Pension()), Rollouts(Pension(), lambda prompt: prompt)):
+        made = trainer(tmp_path, rows, reward_funcs=episode_reward, rollout_func=rollouts)
+        output = rollouts(prompts_of(rows), made)
+        assert output["episode_reward"] == [5.0, 5.0]
+        assert output["episode_turns"] == [1, 1]
+    game = environment_factory(Pension(), "bob", lambda prompt: prompt)()
+    game.reset(**rows[0])
+    assert game.answer("ant") == "The episode is over."
+    assert game.get_reward() == 5.0
 
 
 def test_an_episode_without_a_turn_of_the_learner_trains_nothing(tmp_path):

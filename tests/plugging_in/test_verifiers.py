@@ -19,7 +19,7 @@ from marlogue.agents import LLMPolicy, SamplingParams, tiny_model  # noqa: E402
 from marlogue.envs import coordination_v0  # noqa: E402
 from marlogue.wrappers.chat_server import ChatServer  # noqa: E402
 from marlogue.wrappers.verifiers import environment, plugin  # noqa: E402
-from tests.support.strangers import EchoGame, TakingTurns  # noqa: E402
+from tests.support.strangers import EchoGame, Pension, TakingTurns  # noqa: E402
 
 pytestmark = pytest.mark.optional
 
@@ -122,6 +122,15 @@ def test_only_who_moves_is_asked(server):
     assert episode.ok, episode.errors
     turns = {trace.agent.name: trace.metrics["episode_turns"] for trace in episode.traces}
     assert turns == {"ann": 2.0, "bob": 2.0}
+
+
+def test_a_seat_is_paid_after_it_left(server):
+    env = environment("pension", Pension(), ["bob"], {"ann": lambda prompt: prompt}, seeds=[0])
+    (episode,) = play(env, server)
+    assert episode.ok, episode.errors
+    (trace,) = episode.traces
+    assert trace.reward == 5.0
+    assert trace.metrics == {"episode_turns": 1.0, "finished": 1.0}
 
 
 def test_a_limit_of_verifiers_ends_the_episode(server):

@@ -52,6 +52,15 @@ class EchoGame(ParallelEnv):
         }
 
 
+class Pension(EchoGame):
+    """Bob leaves after the first turn, and is given 5 when the game ends for ann."""
+
+    def step(self, actions: dict[str, str]) -> Any:
+        acting = {a: "quit" if a == "bob" else said for a, said in actions.items()}
+        shown, rewards, *rest = super().step(acting)
+        return shown, rewards if self.agents else {**rewards, "bob": 5.0}, *rest
+
+
 class TakingTurns(EchoGame):
     """The same, but only one agent moves at a time; the other one waits."""
 

@@ -14,6 +14,7 @@ from marlogue.wrappers.seats import idle_action
 from tests.support.command_line import ROOT
 from tests.support.envs import LeaverEnv, text_env
 from tests.support.example_runs import returns_of
+from tests.support.strangers import Pension
 from tests.support.turns import Alternating
 
 WORDS = list(coordination_v0.ANSWERS.values())
@@ -121,6 +122,16 @@ class TestEpisodes:
         env = SingleAgent(LeaverEnv(), "agent_1", says("x"))
         env.reset()
         assert env.step("x")[1:4] == (1.0, True, False)
+
+    def test_what_an_agent_is_given_after_it_left_belongs_to_its_last_step(self):
+        asked = []
+        env = SingleAgent(Pension(turns=3), "bob", lambda prompt: asked.append(prompt) or prompt)
+        for _ in range(2):
+            assert env.reset(seed=0)[0] == "bee"
+            assert env.step("x") == ("cat", 5.0, True, False, {})  # shown when it left
+        assert asked == ["ant", "bee", "cat"] * 2
+        with pytest.raises(RuntimeError, match="call reset first"):
+            env.step("x")
 
     def test_an_agent_that_outlives_the_others_plays_on(self):
         env = SingleAgent(LeaverEnv(), "agent_0", says("x"))

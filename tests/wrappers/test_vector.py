@@ -19,6 +19,7 @@ from marlogue.wrappers import (
     TextVectorEnv,
 )
 from tests.support.envs import LeaverEnv, text_env
+from tests.support.strangers import Pension
 from tests.support.turns import Alternating
 
 WORDS = list(coordination_v0.ANSWERS.values())
@@ -27,6 +28,10 @@ MODES = list(AutoresetMode)
 
 def draws(prompt, rng):
     return WORDS[rng.integers(2)]
+
+
+def echoes(prompt):
+    return prompt
 
 
 def one_row(**kwargs):
@@ -91,6 +96,18 @@ class TestAgainstGymnasium:
         assert len(expected) == len(got)
         for one, other in zip(expected, got, strict=True):
             assert data_equivalence(one, other), (one, other)
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_an_agent_that_is_paid_after_it_left(self, mode):
+        theirs = SyncVectorEnv(
+            [lambda: SingleAgent(Pension(), "bob", echoes)] * 2, autoreset_mode=mode
+        )
+        ours = TextVectorEnv(Pension(), 2, "bob", echoes, autoreset_mode=mode)
+        theirs.reset(seed=[0, 1])
+        ours.reset(seed=[0, 1])
+        expected, got = theirs.step(["ant", "bee"]), ours.step(["ant", "bee"])
+        self.compare(expected[1:4], got[1:4])
+        assert got[1].tolist() == [5.0, 5.0]
 
     def test_seeds_of_ones_own(self):
         theirs = SyncVectorEnv([lambda: SingleAgent(text_env(shuffle=True), others=draws)] * 3)
