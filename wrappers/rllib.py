@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Space, Text
+from gymnasium.spaces import Box, Dict, Space, Text, Tuple
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
@@ -41,7 +41,7 @@ class EmbedTexts(ConnectorV2):  # type: ignore[misc]
 
     The text preprocessor: it does what `EmbedObservations` does within the environment, but keeps
     texts as texts up to RLlib, and embeds a text that several episodes show at once only once.
-    Texts that are entries of a `Dict` are embedded, too.
+    Texts within a `Dict` or `Tuple` are embedded, too.
 
     Args:
         embed: `embed(prompt) -> [size]`, as that of `EmbedObservations`.
@@ -89,6 +89,8 @@ class EmbedTexts(ConnectorV2):  # type: ignore[misc]
             return self.embedder.space
         if isinstance(space, Dict):
             return Dict({key: self._seen(inner) for key, inner in space.items()})
+        if isinstance(space, Tuple):
+            return Tuple([self._seen(inner) for inner in space])
         return space
 
     def _embedded(self, observation: Any, vectors: dict[str, NDArray[np.float32]]) -> Any:
@@ -97,10 +99,10 @@ class EmbedTexts(ConnectorV2):  # type: ignore[misc]
                 with noted(f"embedding {shortened(observation)} for RLlib"):
                     vectors[observation] = self.embedder(observation, "for RLlib")
             return vectors[observation]
-        if isinstance(observation, Mapping) and any(
-            isinstance(v, str) for v in observation.values()
-        ):
+        if isinstance(observation, Mapping):
             return {key: self._embedded(value, vectors) for key, value in observation.items()}
+        if isinstance(observation, tuple):
+            return tuple(self._embedded(value, vectors) for value in observation)
         return observation
 
 
@@ -132,15 +134,17 @@ def use_environment(
         The configuration that was given.
 
     Raises:
-        TypeError: when observations or actions are texts, and no `embed` is there to help; when
-            masks are given to another algorithm than PPO, or under other keys.
+        TypeError: when `config` is no `AlgorithmConfig`, or `name` no text; when observations or
+            actions are texts, and no `embed` is there to help; when masks are given to another
+            algorithm than PPO, or under other keys.
         ValueError: when agents that share a module have different spaces.
     """
+    if not isinstance(config, AlgorithmConfig):
+        raise TypeError(f"config ({config!r}) must be an AlgorithmConfig, as PPOConfig() is")
     first = register(name, env, texts=embed is not None)
-    agents = list(first.possible_agents)
     if shared:
         alike(first, "A module that agents share (shared=True)")
-    spaces = {agent: first.observation_space(agent) for agent in agents}
+    spaces = {agent: first.observation_space(agent) for agent in first.possible_agents}
     masked = any(_masked(agent, space) for agent, space in spaces.items())
     if masked and not isinstance(config, PPOConfig):
         raise TypeError(
@@ -151,22 +155,12 @@ def use_environment(
     # RLlib's check would play a random step, in which masked actions are errors.
     config.environment(name, disable_env_checking=True)
     config.multi_agent(
-        policies={TEAM} if shared else set(agents),
+        policies={TEAM} if shared else set(spaces),
         policy_mapping_fn=partial(_module_of, shared),
     )
     if masked:
-        # Only here, since importing it prints a warning.
-        from ray.rllib.examples.rl_modules.classes import action_masking_rlm
-
-        masking = action_masking_rlm.ActionMaskingTorchRLModule
-        config.rl_module(rl_module_spec=RLModuleSpec(module_class=masking))
-    pieces: list[Callable[[], Any]] = []
-    if embed is not None:
-        pieces.append(partial(EmbedTexts, embed=embed))
-    if not masked and not all(isinstance(s, Text) or _is_vector(s) for s in spaces.values()):
-        pieces.append(partial(FlattenObservations, multi_agent=True))
-    if pieces:
-        config.env_runners(env_to_module_connector=partial(_connectors, pieces))
+        _choose_by_masks(config)
+    _preprocess(config, list(spaces.values()), masked, embed)
     return config
 
 
@@ -186,8 +180,13 @@ def register(name: str, env: Env, *, texts: bool = False) -> ParallelEnv:
         One of the environments, to look at.
 
     Raises:
-        TypeError: when observations or actions are texts; names the views that help.
+        TypeError: when `name` is no text; when observations or actions are texts, which names the
+            views that help.
     """
+    if not isinstance(name, str):
+        raise TypeError(
+            f"name ({name!r}) must be a text (str), by which RLlib finds the environment"
+        )
     first = Share(env).make()
     check_spaces(first, texts)
     register_env(name, _Maker(env, texts))
@@ -207,6 +206,30 @@ class _Maker:
             runners = max(1, context.num_workers or 0)
             self.share = Share(self.env, max(0, (context.worker_index or 0) - 1), runners)
         return MultiAgentView(self.share.make(), texts=self.texts, plan=self.share.plan)
+
+
+def _choose_by_masks(config: AlgorithmConfig) -> None:
+    # Only here, since importing it prints a warning.
+    from ray.rllib.examples.rl_modules.classes import action_masking_rlm
+
+    masking = action_masking_rlm.ActionMaskingTorchRLModule
+    config.rl_module(rl_module_spec=RLModuleSpec(module_class=masking))
+
+
+def _preprocess(
+    config: AlgorithmConfig,
+    spaces: Sequence[Space[Any]],
+    masked: bool,
+    embed: Callable[[str], Any] | None,
+) -> None:
+    """Set the connectors that turn observations into what RLlib has networks for."""
+    pieces: list[Callable[[], Any]] = []
+    if embed is not None:
+        pieces.append(partial(EmbedTexts, embed=embed))
+    if not masked and not all(isinstance(s, Text) or _is_vector(s) for s in spaces):
+        pieces.append(partial(FlattenObservations, multi_agent=True))
+    if pieces:
+        config.env_runners(env_to_module_connector=partial(_connectors, pieces))
 
 
 def _is_vector(space: Space[Any] | None) -> bool:

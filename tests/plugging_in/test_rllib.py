@@ -5,15 +5,21 @@ import re
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from pettingzoo import ParallelEnv
 
 from marlogue.envs import WAITS, coordination_v0
-from marlogue.wrappers import ActionMask, CandidateActions, EmbedObservations, HashedNgrams
+from marlogue.wrappers import (
+    ActionMask,
+    CandidateActions,
+    EmbedObservations,
+    HashedNgrams,
+    UniformEnd,
+)
 from marlogue.wrappers.tokens import TokenActions, TokenObservations
 from marlogue.wrappers.vocabulary import Words
 from tests.support.command_line import ROOT
-from tests.support.envs import text_env
+from tests.support.envs import LeaverEnv, text_env
 from tests.support.example_runs import returns_of
 from tests.support.libraries import needs
 from tests.support.strangers import EchoGame, TakingTurns
@@ -157,7 +163,14 @@ def test_who_waits_is_shown_nothing_and_need_not_act():
 
 
 def test_who_leaves_before_the_other_has_moved_does_not_end_the_episode():
-    view = MultiAgentView(CandidateActions(TakingTurns(), ["quit", "bee"]), texts=True)
+    class GoingOn(TakingTurns):
+        """Who is left moves in every turn."""
+
+        def _waiting(self):
+            mover = self.agents[self.turn % len(self.agents)] if self.agents else None
+            return {agent: {WAITS: agent != mover} for agent in self.agents}
+
+    view = MultiAgentView(CandidateActions(GoingOn(), ["quit", "bee"]), texts=True)
     view.reset(seed=0)
     shown, _, terminations, *_ = view.step({"ann": 0})
     assert list(shown) == ["bob"]  # of whom RLlib did not know
@@ -167,6 +180,75 @@ def test_who_leaves_before_the_other_has_moved_does_not_end_the_episode():
     assert terminations == {"ann": True, "bob": False, "__all__": False}
     assert set(rewards) == {"bob"}
     assert view.step({"bob": 0})[2] == {"bob": False, "__all__": True}
+
+
+class Dealt(EchoGame):
+    """All agents wait in every other turn, the first one among them; each turn earns 1.0."""
+
+    def reset(self, seed=None, options=None):
+        shown, _ = super().reset(seed, options)
+        return shown, self._waiting()
+
+    def step(self, actions):
+        acting = list(self.agents)
+        shown, _, *flags, _ = super().step(actions)
+        return shown, dict.fromkeys(acting, 1.0), *flags, self._waiting()
+
+    def _waiting(self):
+        return {agent: {WAITS: self.turn % 2 == 0} for agent in self.agents}
+
+
+def test_the_episode_goes_on_while_all_wait(cluster):
+    env = CandidateActions(Dealt(turns=4), list(EchoGame.WORDS))
+    view = MultiAgentView(env, texts=True)
+    assert view.reset(seed=0)[0] == {"ann": "bee", "bob": "cat"}  # those of the second turn
+    shown, rewards, *_ = view.step({"ann": 0, "bob": 0})
+    assert shown == {"ann": "dog", "bob": "ant"}
+    assert rewards == {"ann": 3.0, "bob": 3.0}
+    _, rewards, terminations, *_ = view.step({"ann": 0, "bob": 0})
+    assert rewards == {"ann": 1.0, "bob": 1.0}
+    assert terminations["__all__"]
+
+    config = small(use_environment(PPOConfig(), "dealt", embedded(env)), envs=1)
+    runner = MultiAgentEnvRunner(config=config, worker_index=0)
+    episodes = runner.sample(num_episodes=2)
+    assert [(len(episode), episode.get_return()) for episode in episodes] == [(2, 8.0)] * 2
+    runner.stop()
+
+    nobody = MultiAgentView(CandidateActions(Dealt(turns=1), ["ant"]), texts=True)
+    with pytest.raises(ValueError, match=r"ended before any agent had to act.*'waits'"):
+        nobody.reset()
+
+
+class PaidLater(LeaverEnv):
+    """Goes on to name the agent that has left in its rewards."""
+
+    def __init__(self, paid):
+        super().__init__()
+        self.paid = paid
+
+    def step(self, actions):
+        shown, rewards, *rest = super().step(actions)
+        return shown, {"agent_1": self.paid, **rewards}, *rest
+
+
+def test_who_has_left_earns_nothing(cluster):
+    view = MultiAgentView(CandidateActions(PaidLater(0.5), ["a"]), texts=True)
+    view.reset()
+    view.step({"agent_0": 0, "agent_1": 0})
+    with pytest.raises(ValueError, match=r"gave agent_1 the reward 0\.5 after .*UniformEnd"):
+        view.step({"agent_0": 0})
+
+    def returns(name, env):
+        env = embedded(CandidateActions(env, ["a"]))
+        config = small(use_environment(PPOConfig(), name, env), envs=1)
+        runner = MultiAgentEnvRunner(config=config, worker_index=0)
+        played = [episode.get_return() for episode in runner.sample(num_episodes=2)]
+        runner.stop()
+        return played
+
+    assert returns("nothing", PaidLater(0.0)) == [4.0, 4.0]  # RLlib refuses a reward of 0, too
+    assert returns("together", UniformEnd(PaidLater(0.5))) == [5.0, 5.0]
 
 
 def test_rllib_trains_on_a_game_of_turns_with_masks(cluster):
@@ -192,9 +274,10 @@ def test_rllib_trains_on_token_ids(cluster):
     )
     assert isinstance(tokens.action_space("agent_0"), MultiDiscrete)
     algo = small(use_environment(PPOConfig(), "tokens", tokens)).build_algo()
-    figures = algo.train()
+    returns = [algo.train()["env_runners"]["episode_return_mean"] / 2 for _ in range(9)]
     algo.stop()
-    assert np.isfinite(figures["learners"]["team"]["total_loss"])
+    assert returns[0] < 0.15
+    assert returns[-1] > 0.5
 
 
 def test_remote_runners_divide_the_rows(cluster):
@@ -241,6 +324,13 @@ def test_texts_are_embedded_and_their_neighbours_kept():
     assert seen["observations"] == Box(-np.inf, np.inf, (2,), np.float32)
     assert seen["x"] == Discrete(3)
     assert calls == ["text"]
+    nested = Tuple([space, Discrete(2)])
+    piece = EmbedTexts(Dict({"agent_0": nested}), Dict({"agent_0": Discrete(2)}), embed=embed)
+    assert piece.observation_space["agent_0"] == Tuple([seen, Discrete(2)])
+    shown = ({"observations": "abc", "x": 1}, 0)
+    within, y = piece._embedded(shown, {})
+    text, x = within.values()
+    assert (text.tolist(), x, y) == ([3.0, 0.5], 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -263,6 +353,25 @@ def test_texts_are_refused_with_the_views_that_help():
         register("texts", coordination_v0.parallel_env())
     with pytest.raises(TypeError, match=r"reads texts.* agent_0 .*embed=HashedNgrams"):
         use_environment(PPOConfig(), "texts", chosen())
+
+
+def test_texts_are_found_in_tuples():
+    class Pairs(EchoGame):
+        def observation_space(self, agent):
+            return Tuple([Discrete(2), super().observation_space(agent)])
+
+        def action_space(self, agent):
+            return Discrete(2)
+
+    with pytest.raises(TypeError, match=r"reads texts.* ann is Tuple"):
+        MultiAgentView(Pairs())
+
+
+def test_bad_input():
+    with pytest.raises(TypeError, match=r"config \(5\) must be an AlgorithmConfig"):
+        use_environment(5, "five", embedded(chosen()))
+    with pytest.raises(TypeError, match=r"name \(5\) must be a text"):
+        use_environment(PPOConfig(), 5, embedded(chosen()))
 
 
 def test_masks_must_be_as_rllib_has_them():
