@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from marlogue.envs.callbacks import shortened
+from marlogue.wrappers.partners import Answers
 
 if TYPE_CHECKING:
     from marlogue.agents import Completion, LLMPolicy, SamplingParams
+
+logger = logging.getLogger(__name__)
 
 PATH = "/v1/chat/completions"
 OVERRIDES = {
@@ -20,6 +26,22 @@ OVERRIDES = {
     "max_completion_tokens": "max_new_tokens",
 }
 IGNORED = ("model", "messages", "seed", "n", "stream", "stop", "stream_options", "user")
+
+
+class Request(NamedTuple):
+    """What is asked of a policy.
+
+    Fields:
+        model: name of the policy.
+        prompt: the last message.
+        params: how to sample.
+        seed: of the random numbers; None for the next ones of the server.
+    """
+
+    model: str
+    prompt: str
+    params: SamplingParams
+    seed: int | None
 
 
 class ChatServer:
@@ -42,6 +64,7 @@ class ChatServer:
         url: the base URL, as `http://127.0.0.1:8000/v1`.
 
     Raises:
+        TypeError: when a policy cannot answer prompts.
         ValueError: when there is no policy.
         OSError: when the port is taken.
     """
@@ -56,6 +79,17 @@ class ChatServer:
     ) -> None:
         from marlogue.agents import SamplingParams  # heavy: the module is light without it
 
+        if not isinstance(policies, Mapping):
+            raise TypeError(
+                f"policies ({shortened(policies)}) must be names and their policies; set "
+                "policies={'name': policy}"
+            )
+        for name, policy in policies.items():
+            if isinstance(policy, type) or not isinstance(policy, Answers):
+                raise TypeError(
+                    f"policies[{name!r}] ({shortened(policy)}) must have an act method, as a "
+                    "marlogue.agents.LLMPolicy has"
+                )
         if not policies:
             raise ValueError("policies ({}) must hold a policy; set policies={'name': policy}")
         self.policies = dict(policies)
@@ -63,9 +97,8 @@ class ChatServer:
         self.seed = seed
         self._requests = 0
         self._lock = threading.Lock()
-        handler = type("Handler", (_Handler,), {"answer": staticmethod(self.answer)})
-        self._server = ThreadingHTTPServer(("127.0.0.1", port or 0), handler)
-        self._server.daemon_threads = True
+        handler = type("Handler", (_Handler,), {"chat": self})
+        self._server = _Server(("127.0.0.1", port or 0), handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
 
@@ -83,20 +116,39 @@ class ChatServer:
 
         Raises:
             ValueError: when the request asks for something that there is not.
+            Exception: whatever the policy raises.
+        """
+        return self.complete(self.read(body))
+
+    def read(self, body: Mapping[str, Any]) -> Request:
+        """Check a request.
+
+        Raises:
+            ValueError: when it asks for something that there is not.
         """
         if not isinstance(body, Mapping):
             raise ValueError(f"the request ({body!r}) must be an object with model and messages")
         if body.get("model") not in list(self.policies):  # it may be what cannot be hashed
             raise ValueError(f"model ({body.get('model')!r}) must be one of {list(self.policies)}")
         prompt = _last_user_message(body.get("messages"))
-        params = self._params(body)
+        seed = body.get("seed")
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise ValueError(f"seed ({seed!r}) must be an integer")
+        return Request(body["model"], prompt, self._params(body), seed)
+
+    def complete(self, request: Request) -> dict[str, Any]:
+        """The chat completion to a request that was read.
+
+        Raises:
+            Exception: whatever the policy raises.
+        """
         with self._lock:
             self._requests += 1
-            given = body.get("seed")
-            stream = (self.seed, self._requests) if given is None else (abs(int(given)),)
-            policy = self.policies[body["model"]]
-            completion = policy.act([prompt], params, [stream])[0]
-        return _chat_completion(body["model"], self._requests, completion)
+            number, seed = self._requests, request.seed
+            stream = (self.seed, number) if seed is None else (abs(seed),)
+            policy = self.policies[request.model]
+            completion = policy.act([request.prompt], request.params, [stream])[0]
+        return _chat_completion(request.model, number, completion)
 
     def _params(self, body: Mapping[str, Any]) -> SamplingParams:
         for name, fine in (("stream", False), ("n", 1), ("stop", None)):
@@ -141,8 +193,13 @@ def _chat_completion(model: str, number: int, completion: Completion) -> dict[st
     }
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024  # of connections that wait: programs ask for many answers at once
+
+
 class _Handler(BaseHTTPRequestHandler):
-    answer: Any
+    chat: ChatServer
 
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("content-length") or 0))
@@ -150,12 +207,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, _error(f"the path ({self.path}) must be {PATH}"))
             return
         try:
-            reply = self.answer(json.loads(raw))
-        except (ValueError, TypeError) as error:
+            request = self.chat.read(json.loads(raw))
+        except ValueError as error:
             self._send(400, _error(str(error)))
+            return
+        try:
+            reply = self.chat.complete(request)
         except Exception as error:
-            self._send(500, _error(f"{type(error).__name__}: {error}"))
-            raise  # the server prints it with its traceback
+            # The client is told the message alone.
+            logger.exception("the policy %r failed", request.model)
+            self._send(500, _error(f"{type(error).__name__}: {error}", "server_error"))
         else:
             self._send(200, reply)
 
@@ -171,5 +232,5 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: requests are many."""
 
 
-def _error(message: str) -> dict[str, Any]:
-    return {"error": {"message": message, "type": "invalid_request_error"}}
+def _error(message: str, kind: str = "invalid_request_error") -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind}}

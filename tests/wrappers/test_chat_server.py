@@ -3,6 +3,7 @@
 import json
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -74,6 +75,8 @@ def test_the_last_prompt_is_the_one(server):
         ({"messages": [{"role": "assistant", "content": "x"}]}, "must be a text of the user"),
         ({"temperature": -1}, "temperature"),
         ({"max_tokens": 0}, "max_new_tokens"),
+        ({"max_tokens": "many"}, "max_new_tokens"),
+        ({"seed": "seven"}, "seed ('seven') must be an integer"),
     ],
 )
 def test_bad_requests(server, body, said):
@@ -93,9 +96,40 @@ def test_other_paths(server):
         ask(server, path="/completions")
 
 
-def test_no_policy():
+class Failing(LLMPolicy):
+    def __init__(self, error):
+        self.error = error
+
+    def act(self, prompts, params, streams):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [TypeError("no such thing"), ValueError("no such value")])
+def test_a_policy_that_fails(error, caplog):
+    with ChatServer({"tiny": Failing(error)}) as server:
+        for _ in range(2):  # and the next request is served
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                ask(server)
+            assert caught.value.code == 500
+            told = json.load(caught.value)["error"]
+            assert told == {"message": f"{type(error).__name__}: {error}", "type": "server_error"}
+    assert "the policy 'tiny' failed" in caplog.text
+    assert "in act\n    raise self.error" in caplog.text  # the traceback
+
+
+def test_many_requests_at_once(server):
+    with ThreadPoolExecutor(100) as threads:
+        answers = list(threads.map(lambda seed: ask(server, seed=seed), range(100)))
+    assert len({answer["id"] for answer in answers}) == 100
+
+
+def test_what_is_no_policy():
     with pytest.raises(ValueError, match="must hold a policy"):
         ChatServer({})
+    with pytest.raises(TypeError, match=r"policies\['m'\] \(5\) must have an act method"):
+        ChatServer({"m": 5})
+    with pytest.raises(TypeError, match=r"policies \(5\) must be names and their policies"):
+        ChatServer(5)
 
 
 def test_the_port_is_free_again(policy):
