@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -161,17 +160,6 @@ def _with_empty(space: Space[Any]) -> Space[Any]:
     if isinstance(space, UnicodeText):
         return UnicodeText(space.max_length)
     return Text(space.max_length, min_length=0, charset=space.character_set)
-
-
-def json_only(facts: Mapping[Any, Any]) -> dict[str, Any]:
-    """Those of the facts that JSON can express."""
-    kept = {}
-    for name, value in facts.items():
-        try:
-            kept[str(name)] = json.loads(json.dumps(value, allow_nan=False))
-        except (TypeError, ValueError):
-            continue
-    return kept
 
 
 def text_bound(name: str, value: int | None) -> int:

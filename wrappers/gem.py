@@ -21,8 +21,9 @@ from marlogue.envs.episodes import Infos, StepResult, check_agents
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.spaces import UnicodeText
 from marlogue.envs.task import whole_number
-from marlogue.wrappers.games import json_only, text_bound
+from marlogue.wrappers.games import text_bound
 from marlogue.wrappers.global_random import MAX_SEED, PrivateRandom
+from marlogue.wrappers.json_infos import json_infos
 from marlogue.wrappers.optional import require
 
 with require("gem", extra="gem"), PrivateRandom(0).lent():  # it draws when imported
@@ -226,7 +227,10 @@ class GemEnv(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
             return _checked_text(self.show(agent, shown), f"show ({callback_name(self.show)})")
 
     def _infos(self, facts: Mapping[str, Any]) -> Infos:
-        return {agent: {**json_only(facts), "turn": self._turns} for agent in self.possible_agents}
+        return {
+            agent: {**json_infos(facts, agent, drop=True), "turn": self._turns}
+            for agent in self.possible_agents
+        }
 
     def close(self) -> None:
         """Close the environment, where gem has something to close."""

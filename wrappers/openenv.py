@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from pydantic import Field
 
@@ -23,6 +22,7 @@ from marlogue.envs.episodes import check_agents
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.task import whole_number
 from marlogue.envs.waiting import waits
+from marlogue.wrappers.json_infos import json_infos
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.seats import idle_action
 from marlogue.wrappers.single_agent import check_action
@@ -208,7 +208,7 @@ class TeamEnvironment(Environment):  # type: ignore[misc]
             prompts=dict(shown),
             agents=live,
             waiting=[agent for agent in live if waits(infos.get(agent, {}))],
-            infos={str(agent): _plain(info, f"infos[{agent!r}]") for agent, info in infos.items()},
+            infos={str(a): json_infos(info, f"infos[{a!r}]") for a, info in infos.items()},
         )
 
     def _noticed(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -218,22 +218,6 @@ class TeamEnvironment(Environment):  # type: ignore[misc]
             # The server passes the message on to the client, and drops the rest.
             logger.exception("%s of %s failed", call.__name__, self.env)
             raise
-
-
-def _plain(value: Any, where: str) -> Any:
-    """A value of an info as JSON has it."""
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist(), where)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(entry, f"{where}[{key!r}]") for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry, where) for entry in value]
-    raise TypeError(
-        f"{where} ({value!r}) must be something that JSON can express, to be sent to a client; "
-        "leave it out of the environment's infos"
-    )
 
 
 class TeamClient(EnvClient[TeamAction, TeamObservation, TeamState]):  # type: ignore[misc]

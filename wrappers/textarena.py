@@ -10,8 +10,9 @@ from typing import Any
 from marlogue.envs.callbacks import noted
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.task import whole_number
-from marlogue.wrappers.games import Turn, json_only
+from marlogue.wrappers.games import Turn
 from marlogue.wrappers.global_random import MAX_SEED, PrivateRandom
+from marlogue.wrappers.json_infos import json_infos
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.turn_based import TurnBased
 
@@ -121,7 +122,7 @@ class TextArenaGame:
         mover = self._agent(self._base.state.current_player_id)
         with self.random.lent():
             done, info = self._env.step(action=text)
-            return self._turn(done=bool(done), infos={mover: json_only(info or {})})
+            return self._turn(done=bool(done), infos={mover: self._facts(mover, info)})
 
     def _turn(self, done: bool, infos: dict[str, dict[str, Any]]) -> Turn:
         if not done:
@@ -134,13 +135,16 @@ class TextArenaGame:
         for player, said in (facts or {}).items():
             if player in self._shown:
                 agent = self._agent(player)
-                infos[agent] = {**infos.get(agent, {}), **json_only(said)}
+                infos[agent] = {**infos.get(agent, {}), **self._facts(agent, said)}
         unread = self._base.state.observations
         shown = {
             self._agent(player): self._with_messages(player, unread.get(player, ()))
             for player in self._shown
         }
         return Turn(None, shown, self._rewards(rewards), infos=infos)
+
+    def _facts(self, agent: str, said: Mapping[Any, Any] | None) -> dict[str, Any]:
+        return json_infos(said or {}, agent, drop=True)
 
     def _rewards(self, rewards: Mapping[int, Any] | None) -> dict[str, float]:
         if rewards is None:

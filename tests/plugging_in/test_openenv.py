@@ -205,6 +205,9 @@ def test_infos_become_json_or_an_error():
 
     env = WithInfos()
     assert TeamEnvironment(env).reset().infos["ann"] == {"extra": [0, 1]}
+    env.extra = {"loss": float("nan")}
+    with pytest.raises(TypeError, match=r"infos\['ann'\]\['extra'\]\['loss'\] \(nan\) must be"):
+        TeamEnvironment(env).reset()
     env.extra = object()
     with pytest.raises(TypeError, match=r"infos\['ann'\]\['extra'\] .* that JSON can express"):
         TeamEnvironment(env).reset()
