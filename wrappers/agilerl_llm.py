@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
@@ -10,10 +10,10 @@ from typing_extensions import override
 
 from marlogue.envs.copies import Copies
 from marlogue.envs.task import whole_number
-from marlogue.envs.text_env import TextEnv
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.partners import Policy
 from marlogue.wrappers.single_agent import SingleAgent
+from marlogue.wrappers.starts import number_of_rows
 from marlogue.wrappers.view import require_texts
 
 with require("agilerl.llm_envs", extra="agilerl-llm"):
@@ -55,7 +55,7 @@ class RowTask(SingleAgent):
         super().__init__(env, agent, others, sampling=sampling)
         require_texts(env, "RowTask", observations=True, actions=True)
         self.system_prompt = system_prompt
-        self.dataset_size = _rows(env)
+        self.dataset_size = number_of_rows(env)
 
     @override
     def reset(
@@ -114,15 +114,3 @@ def harness_maker(
 
     RowTask(copies[0], agent, others, sampling=sampling)  # finds mistakes at once
     return make
-
-
-def _rows(env: ParallelEnv) -> int:
-    inner = env.unwrapped
-    if not isinstance(inner, TextEnv):
-        return 0
-    if not isinstance(inner.dataset, Sized):
-        raise ValueError(
-            f"the dataset of {inner} ({type(inner.dataset).__name__}) must have a length, since "
-            "AgileRL asks for rows by number; pass a list, or a datasets.Dataset"
-        )
-    return len(inner.dataset)

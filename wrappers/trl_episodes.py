@@ -10,11 +10,12 @@ import datasets  # type: ignore[import-untyped]
 import numpy as np
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
-from marlogue.envs.copies import Copies
+from marlogue.envs.reward_values import as_finite
 from marlogue.envs.runner import Start
-from marlogue.envs.text_env import TextEnv
+from marlogue.envs.task import whole_number
 from marlogue.wrappers.partners import Policy
 from marlogue.wrappers.single_agent import SingleAgent
+from marlogue.wrappers.starts import first_prompts, starts
 from marlogue.wrappers.view import parallel, require_texts
 
 if TYPE_CHECKING:
@@ -39,44 +40,20 @@ def dataset(
         seeds: seeds of the episodes. None for the rows of the `TextEnv` inside, one episode each.
 
     Raises:
-        TypeError: when it is no text environment.
-        ValueError: when an agent is unknown, or there are neither seeds nor rows that can be
-            counted.
+        TypeError: when it is no text environment, or the seeds are no integers.
+        ValueError: when an agent is unknown, there are no seeds in `seeds`, or there are neither
+            seeds nor rows that can be counted.
     """
     require_texts(parallel(env), "TRL", observations=True, actions=True)
     learners = list(env.possible_agents if agents is None else agents)
     if not learners or not set(learners) <= set(env.possible_agents):
         raise ValueError(f"agents ({learners}) must be some of {env.possible_agents}")
-    starts: list[dict[str, int]] = (
-        [{"row": row} for row in range(_number_of_rows(env))]
-        if seeds is None
-        else [{"seed": int(seed)} for seed in seeds]
-    )
-    copies = Copies(env)
     entries = []
-    for start in starts:
-        options = {"row": start["row"]} if "row" in start else None
-        shown, _ = copies.reset(0, *copies.plan(start.get("seed"), options))
+    for start, shown in first_prompts(env, starts(env, seeds)):
         for agent in learners:
             message = {"role": "user", "content": shown.get(agent, ""), "agent": agent, **start}
             entries.append({"prompt": [message]})
     return datasets.Dataset.from_list(entries)
-
-
-def _number_of_rows(env: ParallelEnv) -> int:
-    inner = env.unwrapped
-    if not isinstance(inner, TextEnv):
-        raise ValueError(
-            f"seeds (None) must be given for an environment without rows ({env}); set "
-            "seeds=range(100) for a hundred different episodes"
-        )
-    length = inner.task.rows.length
-    if length is None:
-        raise ValueError(
-            "TRL plays each row several times, which a streaming dataset does not allow; make the "
-            "environment with a list of rows"
-        )
-    return length
 
 
 def origin_of(prompt: Any) -> tuple[str, Start]:
@@ -194,15 +171,17 @@ def environment_factory(
         seed: of the others' random numbers.
 
     Raises:
-        TypeError, ValueError: when it is no text environment, or the others are not complete.
+        TypeError, ValueError: when it is no text environment, the others are not complete, or
+            `unfinished` or `seed` is no number that it can be.
     """
     require_texts(parallel(env), "TRL", observations=True, actions=True)
     original = copy.deepcopy(env)
     SingleAgent(original, agent, others, sampling=sampling)  # finds mistakes at once
-    streams = np.random.SeedSequence(seed)
+    penalty = as_finite(unfinished, f"unfinished is {unfinished!r}", "environment_factory")
+    streams = np.random.SeedSequence(whole_number("seed", seed, 0))
 
     def make() -> TextGame:
         view = SingleAgent(copy.deepcopy(original), agent, others, sampling=sampling)
-        return TextGame(view, unfinished, streams.spawn(1)[0])
+        return TextGame(view, penalty, streams.spawn(1)[0])
 
     return make

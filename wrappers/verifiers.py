@@ -28,6 +28,7 @@ from marlogue.envs.task import whole_number
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.partners import Policy
 from marlogue.wrappers.players import FrozenAgents
+from marlogue.wrappers.starts import starts
 from marlogue.wrappers.verifiers_play import ChatHarness, TeamPlay, TeamRows, TeamTask
 from marlogue.wrappers.view import parallel, require_texts
 
@@ -75,8 +76,10 @@ def plugin(
         seed: of the others' random numbers.
 
     Raises:
-        TypeError: when it is no text environment, or a policy cannot be asked.
-        ValueError: when agents are unknown or missing, or cannot be seats by their name.
+        TypeError: when it is no text environment, a policy cannot be asked, or the seeds are no
+            integers.
+        ValueError: when agents are unknown or missing, or cannot be seats by their name, there are
+            no seeds in `seeds`, or there are neither seeds nor rows that can be counted.
     """
     require_texts(parallel(env), "verifiers", observations=True, actions=True)
     named = others if isinstance(others, Mapping) else {}
@@ -89,7 +92,7 @@ def plugin(
     if not training <= set(seats):
         raise ValueError(f"learners ({sorted(training)}) must be among the seats, {list(seats)}")
     config = _config(seats)
-    rows = {"text_env": original, "seeds": None if seeds is None else tuple(map(int, seeds))}
+    rows = {"text_env": original, "starts": starts(original, seeds)}
     play = {
         "text_env": original,
         "seats": seats,

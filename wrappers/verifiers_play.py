@@ -14,14 +14,13 @@ from typing import Any, ClassVar
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from pydantic import Field
 
-from marlogue.envs.copies import Copies
 from marlogue.envs.reward_values import as_finite
-from marlogue.envs.text_env import TextEnv
 from marlogue.envs.waiting import waits
 from marlogue.wrappers.optional import require
 from marlogue.wrappers.partners import Asked
 from marlogue.wrappers.players import FrozenAgents
 from marlogue.wrappers.seats import idle_action
+from marlogue.wrappers.starts import Starts, first_prompts
 
 with require("verifiers", extra="verifiers"):
     import verifiers.v1 as vf
@@ -119,30 +118,14 @@ class TeamRows:
     """The half of a taskset that is the same for all environments."""
 
     text_env: ClassVar[ParallelEnv]
-    seeds: ClassVar[tuple[int, ...] | None]
+    starts: ClassVar[Starts]
     config: Any
 
     def load(self) -> Iterator[TeamTask]:
         """One task per row or seed, with what the agents are shown first."""
-        copies = Copies(self.text_env)
-        for start in _starts(self.text_env, self.seeds):
-            options = {"row": start["row"]} if "row" in start else None
-            shown, _ = copies.reset(0, *copies.plan(start.get("seed"), options))
+        for start, shown in first_prompts(self.text_env, self.starts):
             name = " ".join(f"{kind} {number}" for kind, number in start.items())
-            yield TeamTask(TeamData(name=name, prompts=dict(shown), **start), self.config.task)
-
-
-def _starts(env: ParallelEnv, seeds: tuple[int, ...] | None) -> Iterator[dict[str, int]]:
-    if seeds is not None:
-        return ({"seed": seed} for seed in seeds)
-    inner = env.unwrapped
-    length = inner.task.rows.length if isinstance(inner, TextEnv) else None
-    if length is None:
-        raise ValueError(
-            f"seeds (None) must be given for an environment without rows that can be counted "
-            f"({env}); set seeds=range(100) for a hundred different episodes"
-        )
-    return ({"row": row} for row in range(length))
+            yield TeamTask(TeamData(name=name, prompts=shown, **start), self.config.task)
 
 
 class TeamPlay:

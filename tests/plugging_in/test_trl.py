@@ -121,6 +121,16 @@ def test_bad_datasets():
         dataset(EchoGame())
     with pytest.raises(TypeError, match="must be a PettingZoo ParallelEnv"):
         dataset("coordination_v0")
+    with pytest.raises(TypeError, match=r"seeds \(5\) must be integers"):
+        dataset(EchoGame(), seeds=5)
+
+
+def test_bad_arguments_of_the_factory():
+    env = coordination_v0.parallel_env()
+    with pytest.raises(ValueError, match=r"unfinished is 'x' .* must be a number"):
+        environment_factory(env, others=ANSWER, unfinished="x")
+    with pytest.raises(ValueError, match=r"seed \(-1\) must be 0 or more"):
+        environment_factory(env, others=ANSWER, seed=-1)
 
 
 def test_grpo_learns_beside_a_frozen_agent(tmp_path):

@@ -170,7 +170,9 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match="'agent 1' must have a name that can be an option"):
         plugin(coordination_v0.parallel_env(agents=["agent 1", "agent 2"]))
     with pytest.raises(ValueError, match=r"seeds \(None\) must be given"):
-        list(environment("no_rows", EchoGame()).taskset)
+        environment("no_rows", EchoGame())
+    with pytest.raises(TypeError, match=r"seeds\[0\] \('a'\) must be an integer"):
+        plugin(env, seeds=["a"])
 
 
 def test_the_command_line_finds_a_module(server, tmp_path):
