@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -25,6 +26,7 @@ def tiny_model(
     n_head: int = 2,
     n_positions: int = 512,
     dropout: float = 0.0,
+    initializer_range: float = 0.02,
 ) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
     """Build a small GPT-2 of random weights and a tokenizer over whole words.
 
@@ -43,6 +45,8 @@ def tiny_model(
         n_head: number of attention heads.
         n_positions: context length in tokens (prompt and completion together).
         dropout: dropout rate of the model in training mode.
+        initializer_range: standard deviation of the random weights. Adapters (LoRA) change little
+            of what a model says whose own weights, which stay, are small: give them 0.2.
 
     Returns:
         The model (float32, on the CPU, in evaluation mode) and its tokenizer.
@@ -67,6 +71,11 @@ def tiny_model(
         )
     if not 0.0 <= dropout < 1.0:
         raise ValueError(f"dropout ({dropout!r}) must be in [0, 1); set dropout=0.0 for none")
+    if not 0.0 < initializer_range < math.inf:
+        raise ValueError(
+            f"initializer_range ({initializer_range!r}) must be a finite number above 0; "
+            "set initializer_range=0.02"
+        )
     config = GPT2Config(
         vocab_size=len(vocabulary),
         n_positions=n_positions,
@@ -76,6 +85,7 @@ def tiny_model(
         resid_pdrop=dropout,
         embd_pdrop=dropout,
         attn_pdrop=dropout,
+        initializer_range=initializer_range,
         bos_token_id=None,
         eos_token_id=vocabulary[EOS_TOKEN],
         pad_token_id=vocabulary[PAD_TOKEN],

@@ -55,6 +55,15 @@ def test_no_dropout_unless_asked() -> None:
     assert not torch.equal(model(ids).logits, model(ids).logits)
 
 
+def test_the_size_of_the_weights() -> None:
+    for given, size in (({}, 0.02), ({"initializer_range": 0.2}, 0.2)):
+        model, _ = tiny_model([f"w{i}" for i in range(40)], **given)
+        assert model.transformer.wte.weight.std().item() == pytest.approx(size, rel=0.1)
+        assert model.transformer.h[0].attn.c_attn.weight.std().item() == pytest.approx(
+            size, rel=0.1
+        )
+
+
 def test_saved_and_loaded_through_the_auto_classes(tmp_path: Path) -> None:
     model, tokenizer = tiny_model(["a", "b", "c"], seed=1, n_positions=40)
     model.save_pretrained(tmp_path)
@@ -103,6 +112,7 @@ def test_it_learns_in_seconds() -> None:
         ({"words": ["a"], "n_positions": 8.0}, r"n_positions \(8.0\).*integer"),
         ({"words": ["a"], "n_head": True}, r"n_head \(True\).*integer"),
         ({"words": ["a"], "dropout": 1.0}, r"dropout \(1.0\).*\[0, 1\)"),
+        ({"words": ["a"], "initializer_range": 0.0}, r"initializer_range \(0.0\).*above 0"),
     ],
 )
 def test_bad_arguments_are_named(arguments: dict[str, object], named: str) -> None:

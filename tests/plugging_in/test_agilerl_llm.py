@@ -69,7 +69,7 @@ def test_the_harness_plays_a_dialogue(tokenizer):
 def test_grpo_learns():
     before, after = returns_of(ROOT / "examples" / "plugging_in" / "agilerl_llm.py")
     assert before < 0.45  # random: 0.3, since the partner is right
-    assert after > 0.6
+    assert after > 0.75
 
 
 def test_what_has_no_texts_or_no_row_numbers_is_refused(tokenizer):
