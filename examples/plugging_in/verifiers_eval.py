@@ -5,7 +5,7 @@
 
 Two agents see a cue and have to say the same word. `ChatServer` puts their policies behind OpenAI's
 protocol on this machine; verifiers asks them for every turn, keeps a trace per agent, and takes the
-environment's rewards. Returns are means over 64 episodes, 1 at most.
+environment's rewards. Returns are means over 32 episodes, 1 at most.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def mean_return(trainer, task):
     policies = dict(zip(SEATS, trainer.agents, strict=True))
     with ChatServer(policies, SamplingParams(max_new_tokens=1)) as server:
         client = vf.EvalClientConfig(base_url=server.url, api_key_var="NO_KEY_NEEDED")
-        episodes = asyncio.run(play(task, client, times=16))
+        episodes = asyncio.run(play(task, client, times=8))
     if not all(episode.ok for episode in episodes):
         raise RuntimeError(next(e.errors or e.traces for e in episodes if not e.ok))
     traces = [trace for episode in episodes for trace in episode.traces]

@@ -228,6 +228,8 @@ def test_a_team_learns_mastermind_with_maac():
 
 @pytest.mark.slow
 def test_an_agent_learns_a_game_with_iac():
-    before, after = returns_of(ROOT / "examples" / "plugging_in" / "gem_iac.py")
+    before, after = returns_of(
+        ROOT / "examples" / "plugging_in" / "gem_iac.py", "--max_steps", "400"
+    )
     assert before < 0.1
-    assert after > 0.5
+    assert after > 0.4
