@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from marlogue.algorithms.config import ActorCriticConfig, default_of
-from marlogue.algorithms.items import EnvOrFactory, text_env_inside
+from marlogue.algorithms.items import EnvOrFactory
 from marlogue.envs import BatchRunner, TextEnv
+from marlogue.envs.text_env import text_env_inside
 
 ConfigT = TypeVar("ConfigT", bound=ActorCriticConfig)
 

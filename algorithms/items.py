@@ -10,17 +10,10 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.algorithms.collect import Item
 from marlogue.algorithms.streams import RESET, derived_seed
-from marlogue.envs import RowOrder, Start, TextEnv
+from marlogue.envs import RowOrder, Start
+from marlogue.envs.text_env import text_env_inside
 
 EnvOrFactory: TypeAlias = ParallelEnv | Callable[[], ParallelEnv]
-
-
-def text_env_inside(env: EnvOrFactory) -> TextEnv | None:
-    """The text environment of ours that ``env`` is or wraps."""
-    if not isinstance(env, ParallelEnv):
-        return None
-    inner = env.unwrapped
-    return inner if isinstance(inner, TextEnv) else None
 
 
 class Items:

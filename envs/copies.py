@@ -10,7 +10,7 @@ from gymnasium import logger
 from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.envs.callbacks import noted
-from marlogue.envs.text_env import TextEnv
+from marlogue.envs.text_env import text_env_inside
 
 
 class Copies:
@@ -38,8 +38,7 @@ class Copies:
         self._next_seed = 0
         self._warned = False
         # A wrapped TextEnv counts its rows for itself; copies of it would all play the same ones.
-        inner = self._envs[0].unwrapped
-        self._rows = copy.deepcopy(inner) if isinstance(inner, TextEnv) else None
+        self._rows = copy.deepcopy(text_env_inside(self._envs[0]))
         agents = getattr(self._envs[0], "possible_agents", None)
         if not agents:
             raise TypeError(f"env ({self._envs[0]}) must define possible_agents")
@@ -50,6 +49,11 @@ class Copies:
 
     def __getitem__(self, index: int) -> ParallelEnv:
         return self._envs[index]
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether episodes play rows of a `TextEnv`."""
+        return self._rows is not None
 
     def grow(self, count: int) -> None:
         """See that there are at least `count` copies."""
@@ -80,7 +84,7 @@ class Copies:
         env = self._envs[index]
         with noted(f"resetting episode {index} of {env} with seed {seed}"):
             begun = env.reset(seed=seed, options=options)
-        if self._rows is not None and not self._warned:
+        if self.has_rows and not self._warned:
             self._warn_of_other_rows(env, options or {})
         return begun
 

@@ -260,6 +260,15 @@ class TextEnv(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
         return twin
 
 
+def text_env_inside(env: Any) -> TextEnv | None:
+    """The text environment of ours that `env` is or wraps; None where there is none, and for a
+    function that makes environments."""
+    if not isinstance(env, ParallelEnv):
+        return None
+    inner = env.unwrapped
+    return inner if isinstance(inner, TextEnv) else None
+
+
 def step_many(envs: Sequence[TextEnv], actions: Sequence[Mapping[str, str]]) -> list[StepResult]:
     """Step several environments that share one definition, with as few reward calls as may be.
 

@@ -16,7 +16,7 @@ from marlogue.envs.callbacks import kind_of, noted
 from marlogue.envs.episodes import COMMON, Infos
 from marlogue.envs.waiting import WAITS, waits
 from marlogue.wrappers.embedder import Embedder
-from marlogue.wrappers.numeric_spaces import is_number, is_numeric
+from marlogue.wrappers.numeric_spaces import info_numbers, is_number, is_numeric
 from marlogue.wrappers.view import ACTION_MASK, View
 
 
@@ -112,15 +112,7 @@ class NumericState(View):
     def _numeric(self, agent: str, info: Mapping[str, Any]) -> dict[str, Any]:
         if self.info_keys is None:
             return {key: value for key, value in info.items() if _numbers(value)}
-        kept: dict[str, Any] = {}
-        for key in self.info_keys:
-            value = info.get(key)
-            if value is not None and not is_number(value):
-                raise TypeError(
-                    f"infos[{agent!r}][{key!r}] ({value!r}) must be a number to be kept; take "
-                    f"{key!r} out of info_keys"
-                )
-            kept[key] = 0.0 if value is None else float(value)
+        kept: dict[str, Any] = dict(info_numbers(agent, info, self.info_keys))
         kept[WAITS] = waits(info)
         return kept if ACTION_MASK not in info else {**kept, ACTION_MASK: info[ACTION_MASK]}
 

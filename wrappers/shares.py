@@ -9,7 +9,6 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.envs.copies import Copies
 from marlogue.envs.task import whole_number
-from marlogue.envs.text_env import TextEnv
 
 
 class Share:
@@ -40,7 +39,6 @@ class Share:
         self.copies = Copies(env)
         self._made = 0
         self._skip = self.index
-        self._by_rows = isinstance(self.copies[0].unwrapped, TextEnv)
 
     def make(self) -> ParallelEnv:
         """The next copy; reset it with what `plan` returns."""
@@ -57,10 +55,10 @@ class Share:
             seed: begins the order of rows anew.
             options: passed on. A row or item chosen by them takes no turn.
         """
-        if not self._by_rows and seed is not None:
+        if not self.copies.has_rows and seed is not None:
             self._skip = self.shares - 1
             return self.copies.plan(seed, options)
-        if self._by_rows and {"row", "item"} & set(options or {}):
+        if self.copies.has_rows and {"row", "item"} & set(options or {}):
             return self.copies.plan(seed, options)
         skipped = self.index if seed is not None else self._skip
         self._skip = self.shares - 1

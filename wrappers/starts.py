@@ -10,7 +10,7 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from marlogue.envs.callbacks import shortened
 from marlogue.envs.copies import Copies
 from marlogue.envs.task import whole_number
-from marlogue.envs.text_env import TextEnv
+from marlogue.envs.text_env import text_env_inside
 
 
 class Starts(NamedTuple):
@@ -31,8 +31,8 @@ def number_of_rows(env: ParallelEnv) -> int:
     Raises:
         ValueError: when they are streamed, so that none can be asked for by its number.
     """
-    inner = env.unwrapped
-    if not isinstance(inner, TextEnv):
+    inner = text_env_inside(env)
+    if inner is None:
         return 0
     length = inner.task.rows.length
     if length is None:

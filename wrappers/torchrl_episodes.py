@@ -10,8 +10,7 @@ from pettingzoo.utils import BaseParallelWrapper  # type: ignore[import-untyped]
 from typing_extensions import override
 
 from marlogue.envs.copies import Copies
-from marlogue.envs.text_env import TextEnv
-from marlogue.wrappers.numeric_spaces import is_number
+from marlogue.wrappers.numeric_spaces import info_numbers
 from marlogue.wrappers.view import ACTION_MASK, require_all
 
 Plan: TypeAlias = tuple[int | None, dict[str, Any] | None]
@@ -23,7 +22,6 @@ class SharedEpisodes:
 
     def __init__(self, env: ParallelEnv | Callable[[], ParallelEnv]) -> None:
         self.copies = Copies(env)
-        self.has_rows = isinstance(self.copies[0].unwrapped, TextEnv)
         self.handed_out = 0
         self.seeded: set[int] = set()
         self.unplayed: list[Plan] = []
@@ -39,7 +37,7 @@ class SharedEpisodes:
         """How the next episode of a copy begins."""
         if seed is None and options is None and self.unplayed:
             return self.unplayed.pop(0)
-        if self.has_rows:
+        if self.copies.has_rows:
             return self._plan_row(index, seed, options)
         if seed is not None:
             self.seeded.add(index)
@@ -136,18 +134,7 @@ class OneOfMany(BaseParallelWrapper):  # type: ignore[misc]
         kept: dict[str, dict[str, Any]] = {}
         for agent in self.possible_agents:
             info = infos.get(agent, {})
-            kept[agent] = {key: _number(agent, key, info.get(key)) for key in self._info_keys}
+            kept[agent] = info_numbers(agent, info, self._info_keys)
             if ACTION_MASK in info:
                 kept[agent][ACTION_MASK] = info[ACTION_MASK]
         return kept
-
-
-def _number(agent: str, key: str, value: Any) -> float:
-    if value is None:
-        return 0.0
-    if not is_number(value):
-        raise TypeError(
-            f"infos[{agent!r}][{key!r}] ({value!r}) must be a number, of which TorchRL makes a "
-            f"tensor; take {key!r} out of info_keys"
-        )
-    return float(value)

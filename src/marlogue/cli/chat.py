@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from marlogue.agents import LLMPolicy, SamplingParams
-from marlogue.algorithms.items import text_env_inside
 from marlogue.algorithms.streams import EVAL
 from marlogue.cli.errors import UsageError
 from marlogue.cli.play import TEAM, prepare
 from marlogue.envs import TextEnv
+from marlogue.envs.text_env import text_env_inside
 
 
 def chat(words: Sequence[str]) -> None:

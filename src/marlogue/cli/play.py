@@ -12,13 +12,14 @@ from marlogue.algorithms.building import build_policies, check_model_config, res
 from marlogue.algorithms.collect import Collector, Item
 from marlogue.algorithms.environments import Environments
 from marlogue.algorithms.evaluation import Evaluator
-from marlogue.algorithms.items import EnvOrFactory, text_env_inside
+from marlogue.algorithms.items import EnvOrFactory
 from marlogue.algorithms.streams import EVAL
 from marlogue.cli.building import make_played, team_arguments
 from marlogue.cli.errors import UsageError, as_usage_errors
 from marlogue.cli.lookup import resolve, search_here
 from marlogue.cli.options import Own, Settings, read
 from marlogue.envs import BatchRunner, Start
+from marlogue.envs.text_env import text_env_inside
 
 TEAM: Own = {
     "team": (

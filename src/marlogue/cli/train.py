@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from marlogue.algorithms import Callback, OnPolicyTrainer, Sample
-from marlogue.algorithms.items import text_env_inside
 from marlogue.cli.building import evaluates_apart, make_trainer
 from marlogue.cli.errors import as_usage_errors
 from marlogue.cli.lookup import search_here
 from marlogue.cli.options import Settings, read
+from marlogue.envs.text_env import text_env_inside
 
 _LINES = 20  # of progress, where there is no table
 
