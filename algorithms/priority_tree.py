@@ -74,6 +74,6 @@ class PriorityTree:
             # Rounding may carry a point past the last sum: it belongs to the last positive part.
             last = FAN_OUT - 1 - (parts[:, ::-1] > 0).argmax(1)
             child = np.minimum(child, last)
-            points -= sums[rows, child] - parts[rows, child]
+            points -= np.where(child > 0, sums[rows, child - 1], 0.0)
             found = found * FAN_OUT + child
         return found

@@ -365,5 +365,7 @@ class TestErrors:
     def test_settings(self, changes, message):
         with pytest.raises(ValueError, match=message):
             buffer(**changes)
+
+    def test_layouts(self):
         with pytest.raises(ValueError, match=r"availability \(True\) must be False"):
             ReplayLayout(num_agents=1, continuous=True, availability=True)
