@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from marlogue.agents.linear_attention import sums_without_self, weights_of_features
+
 #: From this many agents on, gathering neighbours is cheaper than masking all others.
 GATHER_FROM = 512
 
@@ -84,10 +86,7 @@ def full_attention(queries: Tensor, keys: Tensor, values: Tensor, keep: Tensor) 
 def linear_weights(queries: Tensor, keys: Tensor, keep: Tensor) -> Tensor:
     """Weights [B, H, M, N] of linear attention: phi(q_i) . phi(k_j) over its sum, where ``keep`` is
     True, with phi = elu + 1 (Katharopoulos et al. 2020)."""
-    scores = torch.einsum("bmhd,bnhd->bhmn", _positive(queries), _positive(keys))
-    scores = scores * _per_head(keep)
-    total = scores.sum(-1, keepdim=True)
-    return scores / total.where(total > 0, 1.0)
+    return weights_of_features(queries, keys, _per_head(keep))
 
 
 def linear_attention(
@@ -115,24 +114,10 @@ def linear_attention(
         [B, M, H, e].
     """
     num_agents = keys.shape[1]
-    if num_agents <= keys.shape[-1]:
-        keep = others_mask(num_agents, present=present, queries=query_agents, device=keys.device)
-        return torch.einsum("bhmn,bnhe->bmhe", linear_weights(queries, keys, keep), values)
-    asked, offered = _positive(queries), _positive(keys)
-    if present is not None:
-        offered = offered * present[..., None, None]
-    own = (asked * rows_of(offered, query_agents)).sum(-1, keepdim=True)
-    total = torch.einsum("bmhd,bhd->bmh", asked, offered.sum(1)).unsqueeze(-1)
-    sums = torch.einsum("bnhd,bnhe->bhde", offered, values)
-    mixed = torch.einsum("bmhd,bhde->bmhe", asked, sums)
-    mixed = mixed - own * rows_of(values, query_agents)
-    # Where the own term is nearly all of the sum, what is left is rounding: keep it from exploding.
-    left = torch.maximum(total - own, 1e-6 * total)
-    if present is None:
-        return mixed / left
-    others = present.sum(1, keepdim=True) - rows_of(present, query_agents).long()
-    alone = (others == 0)[..., None, None]
-    return (mixed / left.masked_fill(alone, 1.0)).masked_fill(alone, 0.0)
+    if num_agents > keys.shape[-1]:
+        return sums_without_self(queries, keys, values, present, query_agents)
+    keep = others_mask(num_agents, present=present, queries=query_agents, device=keys.device)
+    return torch.einsum("bhmn,bnhe->bmhe", linear_weights(queries, keys, keep), values)
 
 
 def local_attention(
@@ -181,10 +166,6 @@ def mean_of_others(
     count = here.sum(1, keepdim=True) - rows_of(here, query_agents)
     others = values.sum(1, keepdim=True) - rows_of(values, query_agents)
     return (others / count.clamp(min=1)).masked_fill(count == 0, 0.0)
-
-
-def _positive(scores: Tensor) -> Tensor:
-    return F.elu(scores) + 1
 
 
 def _per_head(mask: Tensor) -> Tensor:

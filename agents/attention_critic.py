@@ -251,7 +251,7 @@ class AttentionCritic(nn.Module):
         read = [own, mixed]
         if not self.team.discrete:
             read.append(rows_of(own_actions * self.exists, queries))
-        values = self.head(torch.cat(read, -1), self.sharing.groups_of(queries))
+        values = self.head(*read, groups=self.sharing.groups_of(queries))
         exists = self.exists if queries is None else self.exists[queries]
         values = values.masked_fill(~exists, 0.0) if self.team.discrete else values
         if present is not None:
@@ -262,10 +262,10 @@ class AttentionCritic(nn.Module):
         self, observations: Tensor, actions: Tensor, queries: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         seen = self.sharing.tokens([rows_of(observations, queries)], queries)
-        own = self.own_encoder(seen, self.sharing.groups_of(queries))
+        own = self.own_encoder(seen, groups=self.sharing.groups_of(queries))
         if self.team.discrete:
             done = F.one_hot(actions, self.team.action_size).to(observations.dtype)
         else:
             done = actions * self.exists
         tokens = self.sharing.tokens([observations, done], None)
-        return own, self.other_encoder(tokens, self.sharing.groups_of(None))
+        return own, self.other_encoder(tokens, groups=self.sharing.groups_of(None))

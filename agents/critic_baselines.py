@@ -116,7 +116,7 @@ class ConcatCritic(nn.Module):
         if not self.team.discrete:
             taken = (actions if own_actions is None else own_actions) * self.exists
             read = torch.cat([read, rows_of(taken, queries)], -1)
-        values = self.head(read, self.sharing.groups_of(queries))
+        values = self.head(read, groups=self.sharing.groups_of(queries))
         exists = self.exists if queries is None else self.exists[queries]
         values = values.masked_fill(~exists, 0.0) if self.team.discrete else values
         if present is not None:

@@ -77,20 +77,22 @@ class GroupedMLP(nn.Module):
             self.weights[-1].mul_(last_gain)
             self.biases[-1].mul_(last_gain)
 
-    def forward(self, inputs: Tensor, groups: Tensor | None = None) -> Tensor:
+    def forward(self, *parts: Tensor, groups: Tensor | None = None) -> Tensor:
         """Tokens [..., sizes[0]] to [..., sizes[-1]].
 
         Args:
-            inputs: the tokens.
+            parts: the tokens; or several arrays [..., x] whose numbers, side by side, they are.
             groups: [...] (or what broadcasts to it), the group of each token, long; not needed
                 when G is 1.
         """
-        flat = inputs.reshape(-1, self.sizes[0])
         if self.num_groups == 1:
-            return self._through(flat, 0).view(*inputs.shape[:-1], -1)
+            flat = [part.reshape(-1, part.shape[-1]) for part in parts]
+            return self._through(flat, 0).view(*parts[0].shape[:-1], -1)
+        inputs = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         if groups is None:
             raise ValueError(f"groups (None) must be given to a network of {self.num_groups}.")
         ids = groups.expand(inputs.shape[:-1]).reshape(-1)
+        flat = inputs.reshape(-1, self.sizes[0])
         order = ids.argsort(stable=True)
         counts = torch.bincount(ids, minlength=self.num_groups).tolist()
         outputs = self._sorted(flat[order], counts)
@@ -101,20 +103,23 @@ class GroupedMLP(nn.Module):
     def _sorted(self, tokens: Tensor, counts: Sequence[int]) -> Tensor:
         if len(set(counts)) == 1:
             stacked = tokens.view(self.num_groups, counts[0], -1)
-            return self._through(stacked, slice(None)).flatten(0, 1)
+            return self._through([stacked], slice(None)).flatten(0, 1)
         parts = tokens.split(counts)
-        return torch.cat([self._through(p, g) for g, p in enumerate(parts) if counts[g]])
+        return torch.cat([self._through([p], g) for g, p in enumerate(parts) if counts[g]])
 
-    def _through(self, hidden: Tensor, group: int | slice) -> Tensor:
+    def _through(self, parts: Sequence[Tensor], group: int | slice) -> Tensor:
         last = len(self.weights) - 1
+        hidden = parts[0]
         for layer, (all_weights, all_biases) in enumerate(
             zip(self.weights, self.biases, strict=True)
         ):
             weight, bias = all_weights[group], all_biases[group]
-            if isinstance(group, int):
-                hidden = F.linear(hidden, weight, bias)
-            else:
+            if isinstance(group, slice):
                 hidden = torch.baddbmm(bias.unsqueeze(1), hidden, weight.transpose(1, 2))
+            elif layer == 0:
+                hidden = _side_by_side(parts, weight, bias)
+            else:
+                hidden = F.linear(hidden, weight, bias)
             if layer < last or self.last_activation:
                 if self.layer_norm:
                     hidden = F.layer_norm(hidden, hidden.shape[-1:])
@@ -159,3 +164,12 @@ def uniform_parameter(
 ) -> nn.Parameter:
     """Weights from U(-bound, bound)."""
     return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound, generator=generator))
+
+
+def _side_by_side(parts: Sequence[Tensor], weight: Tensor, bias: Tensor) -> Tensor:
+    """A linear layer over arrays [n, x] side by side, without making that array."""
+    columns = weight.split([part.shape[1] for part in parts], 1)
+    hidden = F.linear(parts[0], columns[0], bias)
+    for part, column in zip(parts[1:], columns[1:], strict=True):
+        hidden = hidden.addmm_(part, column.t())
+    return hidden

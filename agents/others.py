@@ -78,7 +78,9 @@ class OthersMixer(nn.Module):
             present: [B, N] bool; None for all.
             queries: [B, M] long; None for all.
         """
-        values = F.leaky_relu(F.linear(others, self.value, self.value_bias))
+        # A flat product may be overwritten by its activation, which a view of one may not.
+        flat = F.linear(others.flatten(0, 1), self.value, self.value_bias)
+        values = F.leaky_relu_(flat).view_as(others)
         if self.kind == "mean":
             return attention.mean_of_others(values, present=present, query_agents=queries)
         values = self._heads(values)

@@ -47,13 +47,13 @@ class GroupedGRU(nn.Module):
 
         Where ``starts`` [B, T] (bool) is True the state is zeroed before that step.
         """
-        read = self.read(inputs, groups)
+        read = self.read(inputs, groups=groups)
         outputs = []
         for t in range(inputs.shape[1]):
             if starts is not None:
                 state = state.masked_fill(starts[:, t, None, None], 0.0)
             reset, update, new = read[:, t].chunk(3, -1)
-            kept_reset, kept_update, kept_new = self.keep(state, groups).chunk(3, -1)
+            kept_reset, kept_update, kept_new = self.keep(state, groups=groups).chunk(3, -1)
             gate = torch.sigmoid(update + kept_update)
             new = torch.tanh(new + torch.sigmoid(reset + kept_reset) * kept_new)
             state = torch.lerp(new, state, gate)
@@ -171,7 +171,7 @@ class VectorActors(nn.Module):
         """
         self._check(observations)
         groups = self.sharing.groups_of(None)
-        hidden = self.trunk(self.sharing.tokens([observations], None), groups)
+        hidden = self.trunk(self.sharing.tokens([observations], None), groups=groups)
         if state is None:
             state = self.initial_state(len(observations))
         if self.memory is not None:
@@ -180,7 +180,7 @@ class VectorActors(nn.Module):
                 starts = starts.unsqueeze(1)
             hidden, state = self.memory(steps, state, starts, groups)
             hidden = hidden if observations.ndim == 4 else hidden.squeeze(1)
-        return self._distribution(self.head(hidden, groups), available), state
+        return self._distribution(self.head(hidden, groups=groups), available), state
 
     def _distribution(self, raw: Tensor, available: Tensor | None) -> ActionDistribution:
         if self.team.discrete:
