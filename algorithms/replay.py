@@ -163,7 +163,7 @@ class ReplayBuffer:
         for step in range(self.n_step):
             counted = alive & going[:, None]
             rewards += np.where(counted, gamma**step * ring.store["rewards"][at], 0.0)
-            alive &= ~(ring.store["terminated"][at] & going[:, None])
+            alive &= ~ring.store["terminated"][at]
             steps += going
             after = np.where(going, ring.next[at] % ring.capacity, after)
             going = going & ~ring.stops[at] & ring.recorded[after]

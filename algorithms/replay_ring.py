@@ -126,11 +126,7 @@ class Ring:
 
     def cut(self, envs: Array | None = None) -> None:
         """End the episodes of some environments (None: all); see :meth:`ReplayBuffer.cut`."""
-        who = self._environments(envs)
-        open_ones = self._frontier[who]
-        last = self.previous[open_ones[open_ones >= self.oldest] % self.capacity]
-        self.stops[last[last >= self.oldest] % self.capacity] = True
-        self._frontier[who] = -1
+        self._frontier[self._environments(envs)] = -1
 
     def state_dict(self) -> dict[str, Any]:
         """All that is held, copied."""

@@ -73,6 +73,8 @@ class TestStretches:
             real = int(batch.filled[row].sum())
             assert {number // 100 for number in seen} == {seen[0] // 100}
             assert set(seen[:real]) <= held
+            drawn = replay.ring.store["observations"][batch.serials[row] % 24, 0, 0]
+            assert drawn in [s for s, on in zip(seen, batch.trained[row], strict=False) if on]
             assert seen[: real + 1] == list(range(seen[0], seen[0] + real + 1))
 
     def test_the_ends_of_an_episode_are_trained_on_half_as_often_at_least(self):
