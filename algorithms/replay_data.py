@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from marlogue.agents.rules import check_fields, one_of, truth, whole
+from marlogue.agents.teams import TeamSpec
 
 Array = NDArray[Any]
 
@@ -61,6 +62,17 @@ class ReplayLayout:
                 "availability (True) must be False when continuous is True; it says which discrete "
                 "actions may be taken."
             )
+
+    @classmethod
+    def of(cls, team: TeamSpec, **fields: Any) -> ReplayLayout:
+        """The layout for a team's sizes; the other fields by name."""
+        return cls(
+            num_agents=team.num_agents,
+            observation_size=team.observation_size,
+            num_actions=team.action_size,
+            continuous=not team.discrete,
+            **fields,
+        )
 
     def seen(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape and dtype of what belongs to an observation, which has a ``next_`` one."""
