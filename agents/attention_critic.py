@@ -176,7 +176,9 @@ class AttentionCritic(nn.Module):
         for part in range(parts):
             piece = [x[part] if x else None for x in pieces]
             if training:
-                done.append(checkpoint(self._values, *piece, use_reentrant=False))
+                done.append(
+                    checkpoint(self._values, *piece, use_reentrant=False, preserve_rng_state=False)
+                )
             else:
                 done.append(self._values(*piece))  # type: ignore[arg-type]
         return torch.cat(done)

@@ -75,33 +75,35 @@ class CriticMemory:
         """
         B, N, M = batch_size, num_agents, num_agents if num_queries is None else num_queries
         h, D, A = hidden_size, observation_size, action_size
-        # Inputs, layers; keys, and values before and after their activation.
-        offered = D + A + (encoder_layers + (2 if attention == "mean" else 3)) * h
-        # Inputs, layers, question; x, and e with x side by side; layers of f and what it returns.
-        asked = D + (encoder_layers + 1 + 1 + 2 + head_layers) * h + 2 * A
+        # What g reads, its layers, the keys and values.
+        offered = D + A + (encoder_layers + (1 if attention == "mean" else 2)) * h
+        # What e reads, its layers, the question, x, the layers of f and what it returns.
+        asked = D + (encoder_layers + 2 + head_layers) * h + 2 * A
         kept = B * (N * offered + M * asked) * bytes_per_number
-        mixing = _mixing(B, N, M, h, num_heads, attention, num_neighbours, bytes_per_number)
+        gathers = attention == "local" and N >= GATHER_FROM
+        near = M * min(num_neighbours or 0, N) if gathers else 0
+        mixing = _mixing(B, N, M, h, num_heads, attention, near) * bytes_per_number
         # Gradients of the widest arrays, while the arrays themselves are still there.
-        moment = B * max(N * 3 * h, M * 4 * h) * bytes_per_number
+        widest = max(N * (4 if attention == "linear" else 2) * h, M * 3 * h, near * 2 * h)
+        moment = B * widest * bytes_per_number
         if not training:
-            kept, moment = kept // 2, moment // 2
+            # One layer replaces another; what is left is keys, values and a layer of each MLP.
+            kept, moment = kept * 3 // 4, moment // 2
         return cls(batch_size, kept, mixing, moment)
 
 
-def _mixing(
-    B: int, N: int, M: int, h: int, H: int, attention: str, K: int | None, size: int
-) -> int:
+def _mixing(B: int, N: int, M: int, h: int, H: int, attention: str, near: int) -> int:
+    """Numbers that the mixing itself keeps; ``near`` are gathered neighbours per sample."""
     d = h // H
-    gathers = attention == "local" and K is not None and GATHER_FROM <= N
-    if gathers and K is not None:
-        return B * M * K * (2 * h + 3 * H) * size + B * M * N
+    if near:
+        return B * near * (2 * h + 4 * H)
     if attention == "linear" and d < N:
-        return B * (2 * h * d + 2 * N * h + 4 * M * h) * size
+        return B * ((N + M) * h + 2 * h * d + 6 * M * H)
     if attention == "linear":
-        return B * H * M * N * 3 * size + B * M * N
+        return 5 * B * H * M * N
     if attention == "mean":
         return 0
-    return B * M * N * (size + 2) + B * M * H * size
+    return B * M * (2 * N + H)  # the mask as bool and as numbers, and a sum per row
 
 
 def memory_plan(need: CriticMemory, device: torch.device, limit: int | None, overflow: str) -> int:

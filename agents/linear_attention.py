@@ -91,7 +91,7 @@ class _SumsWithoutSelf(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, mixed, own, left, free, sums, total_k, query_agents = ctx.saved_tensors
         own_k, own_v = _rows(k, query_agents), _rows(v, query_agents)
         g = _by_head(gradient).div_(left)  # of the numerator

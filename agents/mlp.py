@@ -86,8 +86,8 @@ class GroupedMLP(nn.Module):
                 when G is 1.
         """
         if self.num_groups == 1:
-            flat = [part.reshape(-1, part.shape[-1]) for part in parts]
-            return self._through(flat, 0).view(*parts[0].shape[:-1], -1)
+            rows = [part.reshape(-1, part.shape[-1]) for part in parts]
+            return self._through(rows, 0).view(*parts[0].shape[:-1], -1)
         inputs = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         if groups is None:
             raise ValueError(f"groups (None) must be given to a network of {self.num_groups}.")
