@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from marlogue.agents.few_agents import FEW_AGENTS, attention_of_few
 from marlogue.agents.linear_attention import sums_without_self, weights_of_features
 
 #: From this many agents on, gathering neighbours is cheaper than masking all others.
@@ -71,6 +72,8 @@ def full_attention(queries: Tensor, keys: Tensor, values: Tensor, keep: Tensor) 
     Returns:
         [B, M, H, e].
     """
+    if keys.shape[1] <= FEW_AGENTS:
+        return attention_of_few(queries, keys, values, keep)
     alone = _alone(keep)
     # A row without anything to attend to is NaN in some kernels: it attends to all, and is erased.
     mask = keep if alone is None else keep | alone.unsqueeze(-1)
