@@ -72,7 +72,7 @@ def full_attention(queries: Tensor, keys: Tensor, values: Tensor, keep: Tensor) 
     Returns:
         [B, M, H, e].
     """
-    if keys.shape[1] <= FEW_AGENTS:
+    if keys.shape[1] <= FEW_AGENTS and values.shape == keys.shape:
         return attention_of_few(queries, keys, values, keep)
     alone = _alone(keep)
     # A row without anything to attend to is NaN in some kernels: it attends to all, and is erased.

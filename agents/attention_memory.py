@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from marlogue.agents.attention import GATHER_FROM
+from marlogue.agents.few_agents import FEW_AGENTS
 
 #: Below this nobody needs to be asked how much memory there is.
 SMALL = 256 * 2**20
@@ -85,6 +86,8 @@ class CriticMemory:
         mixing = _mixing(B, N, M, h, num_heads, attention, near) * bytes_per_number
         # Gradients of the widest arrays, while the arrays themselves are still there.
         widest = max(N * (4 if attention == "linear" else 2) * h, M * 3 * h, near * 2 * h)
+        if attention == "full" and N <= FEW_AGENTS:
+            widest += M * N * h  # products of attention_of_few
         moment = B * widest * bytes_per_number
         if not training:
             # One layer replaces another; what is left is keys, values and a layer of each MLP.

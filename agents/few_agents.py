@@ -19,11 +19,11 @@ def attention_of_few(queries: Tensor, keys: Tensor, values: Tensor, keep: Tensor
     Args:
         queries: [B, M, H, d].
         keys: [B, N, H, d].
-        values: [B, N, H, e].
+        values: [B, N, H, d].
         keep: [M, N] or [B, M, N] bool.
 
     Returns:
-        [B, M, H, e]; zeros where nothing is kept.
+        [B, M, H, d]; zeros where nothing is kept.
     """
     mixed: Tensor = _Few.apply(queries, keys, values, keep.unsqueeze(-1))
     return mixed
@@ -38,21 +38,24 @@ class _Few(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, keep: Tensor) -> Tensor:
-        scores = (queries.unsqueeze(2) * keys.unsqueeze(1)).sum(-1)
-        scores.mul_(queries.shape[-1] ** -0.5)
+        # The products are the largest arrays here: all are written to the same memory.
+        product = queries.unsqueeze(2) * keys.unsqueeze(1)
+        scores = product.sum(-1).mul_(queries.shape[-1] ** -0.5)
         scores.masked_fill_(~keep, torch.finfo(scores.dtype).min)
         weights = scores.softmax(2).mul_(keep)
         ctx.save_for_backward(queries, keys, values, weights)
-        return (weights.unsqueeze(-1) * values.unsqueeze(1)).sum(2)
+        return torch.mul(weights.unsqueeze(-1), values.unsqueeze(1), out=product).sum(2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         queries, keys, values, weights = ctx.saved_tensors
         g = gradient.unsqueeze(2)
-        g_weights = (g * values.unsqueeze(1)).sum(-1)
+        product = g * values.unsqueeze(1)
+        g_weights = product.sum(-1)
+        g_values = torch.mul(weights.unsqueeze(-1), g, out=product).sum(1)
         g_scores = (g_weights - (weights * g_weights).sum(2, keepdim=True)).mul_(weights)
         g_scores = g_scores.mul_(queries.shape[-1] ** -0.5).unsqueeze(-1)
-        g_queries = (g_scores * keys.unsqueeze(1)).sum(2)
-        g_keys = (g_scores * queries.unsqueeze(2)).sum(1)
-        return g_queries, g_keys, (weights.unsqueeze(-1) * g).sum(1), None
+        g_queries = torch.mul(g_scores, keys.unsqueeze(1), out=product).sum(2)
+        g_keys = torch.mul(g_scores, queries.unsqueeze(2), out=product).sum(1)
+        return g_queries, g_keys, g_values, None
