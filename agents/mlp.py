@@ -113,7 +113,10 @@ class GroupedMLP(nn.Module):
         for layer, (all_weights, all_biases) in enumerate(
             zip(self.weights, self.biases, strict=True)
         ):
-            weight, bias = all_weights[group], all_biases[group]
+            if self.num_groups == 1:  # a view, whose gradient needs no array of zeros
+                weight, bias = all_weights.squeeze(0), all_biases.squeeze(0)
+            else:
+                weight, bias = all_weights[group], all_biases[group]
             if isinstance(group, slice):
                 hidden = torch.baddbmm(bias.unsqueeze(1), hidden, weight.transpose(1, 2))
             elif layer == 0:
