@@ -114,10 +114,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._tree.set(serials[held] % self.ring.capacity, values)
         self._largest = max(self._largest, float(values.max(initial=0.0)))
 
+    @property
+    def priorities(self) -> NDArray[np.float64]:
+        """[n], of the steps that are held, in no order."""
+        return self._tree.values[self.ring.recorded]
+
     def priority_spread(self) -> tuple[float, float, float]:
         """Smallest, mean and largest priority of the steps that are held, for the log; zeros when
         there are none."""
-        held = self._tree.values[self.ring.recorded]
+        held = self.priorities
         return (held.min(), held.mean(), held.max()) if len(held) else (0.0, 0.0, 0.0)
 
     @override
