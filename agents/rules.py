@@ -16,15 +16,20 @@ from typing import Any
 import torch
 
 Rule = Callable[[str, Any], None]
+Conversion = Callable[[str, Any], Any]
 
 
 def check_fields(config: Any) -> None:
-    """Apply the rule of every field of a dataclass instance.
+    """Apply the rule of every field of a dataclass instance, after the field's conversion where
+    it has one (it may be given as one thing and kept as another).
 
     Raises:
         ValueError: naming the field, its value and what it must be.
     """
     for entry in fields(config):
+        convert: Conversion | None = entry.metadata.get("convert")
+        if convert is not None:
+            object.__setattr__(config, entry.name, convert(entry.name, getattr(config, entry.name)))
         rule: Rule | None = entry.metadata.get("rule")
         if rule is not None:
             rule(entry.name, getattr(config, entry.name))
@@ -59,8 +64,7 @@ def real(
         number = isinstance(value, Real) and not isinstance(value, bool)
         if not number or not math.isfinite(value):
             raise ValueError(f"{name} ({value!r}) must be a finite number.{_hint(value)}")
-        if not (at_least <= value <= at_most and value > above):
-            raise ValueError(f"{name} ({value!r}) must be {_range(at_least, at_most, above)}.")
+        check_range(name, value, at_least=at_least, at_most=at_most, above=above)
 
     return _with(default, rule)
 
@@ -75,14 +79,44 @@ def truth(default: bool) -> Any:
     return _with(default, rule)
 
 
-def one_of(default: str, choices: Sequence[str]) -> Any:
-    """A field with a few possible strings."""
+def one_of(default: str | None, choices: Sequence[str]) -> Any:
+    """A field with a few possible strings; it may be None where the default is."""
 
     def rule(name: str, value: Any) -> None:
-        if value not in choices:
-            raise ValueError(f"{name} ({value!r}) must be one of {', '.join(map(repr, choices))}.")
+        if value not in choices and not (value is None and default is None):
+            listed = ", ".join(map(repr, choices)) + (" or None" if default is None else "")
+            raise ValueError(f"{name} ({value!r}) must be one of {listed}.")
 
     return _with(default, rule)
+
+
+def wholes(default: Sequence[int] | None, *, at_least: int, optional: bool = False) -> Any:
+    """A field of a list of integers, at least one; with ``optional`` it may be None."""
+
+    def rule(name: str, value: Any) -> None:
+        if optional and value is None:
+            return
+        listed = list(value) if isinstance(value, list | tuple) else []
+        if not listed or any(
+            isinstance(number, bool) or not isinstance(number, Integral) or number < at_least
+            for number in listed
+        ):
+            wanted = f"a list of integers of at least {at_least}" + (" or None" if optional else "")
+            raise ValueError(f"{name} ({value!r}) must be {wanted}.")
+
+    return _with(default, rule)
+
+
+def device() -> Any:
+    """A field of one torch device, or None."""
+
+    def rule(name: str, value: Any) -> None:
+        if value is not None and not _is_device(value):
+            raise ValueError(
+                f"{name} ({value!r}) must be a device such as 'cpu' or 'cuda:0', or None."
+            )
+
+    return _with(None, rule)
 
 
 def devices() -> Any:
@@ -99,6 +133,29 @@ def devices() -> Any:
             )
 
     return _with(None, rule)
+
+
+def converted(default: Any, convert: Conversion, rule: Rule) -> Any:
+    """A field that is kept as ``convert(name, value)``, to which the rule then applies."""
+    made: Field[Any] = field(default=default, metadata={"convert": convert, "rule": rule})
+    return made
+
+
+def check_range(
+    name: str,
+    value: float,
+    *,
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
+    above: float = -math.inf,
+) -> None:
+    """See that a number lies in a range.
+
+    Raises:
+        ValueError: naming it, its value and the range.
+    """
+    if not (at_least <= value <= at_most and value > above):
+        raise ValueError(f"{name} ({value!r}) must be {_range(at_least, at_most, above)}.")
 
 
 def _is_device(name: Any) -> bool:

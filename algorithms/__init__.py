@@ -1,5 +1,6 @@
 """Learners: MAAC and IAC, their configurations, and what they are made of."""
 
+from marlogue.algorithms.annealing import Anneal
 from marlogue.algorithms.callbacks import Callback
 from marlogue.algorithms.config import ActorCriticConfig, IACConfig, MAACConfig
 from marlogue.algorithms.iac import IACTrainer
@@ -10,6 +11,7 @@ from marlogue.algorithms.saving import load_team
 
 __all__ = [
     "ActorCriticConfig",
+    "Anneal",
     "Callback",
     "IACConfig",
     "IACTrainer",

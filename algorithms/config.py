@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from marlogue.agents import SamplingParams
 from marlogue.agents.rules import check_fields, devices, one_of, real, truth, whole
+from marlogue.algorithms.annealing import AnnealLike, annealed
+from marlogue.algorithms.guidance import GUIDANCE_WEIGHT
 
 #: Schedules of transformers that need nothing but time.
 SCHEDULES = (
@@ -75,6 +77,9 @@ class ActorCriticConfig:
         reference_devices: device of each reference model; None for the agents' devices.
         reference_kl_enabled: subtract a KL penalty to the initial policy from the reward.
         reference_kl_coef: its weight.
+        guidance_weight: w in (1 - w) x advantage + w x guidance, over the share of training items
+            that are learnt from; a number or an ``Anneal`` (in YAML a mapping of its fields). It
+            acts only where a trainer has ``guidance``.
         dtype: precision of computation. Weights and optimiser states are float32 whatever it is;
             "bfloat16" decodes with a bfloat16 copy and updates under autocast.
         gradient_checkpointing: recompute activations in updates to save memory.
@@ -126,6 +131,7 @@ class ActorCriticConfig:
     reference_devices: Devices = devices()
     reference_kl_enabled: bool = truth(False)
     reference_kl_coef: float = real(0.1, at_least=0)
+    guidance_weight: AnnealLike = annealed(GUIDANCE_WEIGHT, at_least=0, at_most=1)
     dtype: Literal["float32", "bfloat16"] = one_of("float32", ("float32", "bfloat16"))
     gradient_checkpointing: bool = truth(False)
     shuffle: bool = truth(False)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from marlogue.agents import Critic, LLMPolicy, tiny_model
-from marlogue.algorithms import Callback, IACConfig, IACTrainer, MAACConfig, MAACTrainer
+from marlogue.algorithms import Anneal, Callback, IACConfig, IACTrainer, MAACConfig, MAACTrainer
 from tests.support.team import VOCABULARY, again, make_trainer, model, reward, rows, tokenizer
 
 CONFIGS = (MAACConfig, IACConfig)
@@ -153,7 +153,7 @@ class TestDefaults:
     def test_every_field_is_checked_here(self, config):
         tried = {*WHOLE, *REAL, *TRUTH, *CHOICES, *WHOLE_IAC, *REAL_IAC}
         tried |= {"agent_devices", "critic_devices", "reference_devices"}
-        tried |= {"critic_update", "use_separate_critic"}
+        tried |= {"critic_update", "use_separate_critic", "guidance_weight"}
         assert {field.name for field in fields(config)} <= tried
 
 
@@ -212,6 +212,14 @@ class TestFields:
         refused(MAACConfig, "critic_update", "both")
         refused(IACConfig, "use_separate_critic", "false")
         assert MAACConfig(critic_update="joint").critic_update == "joint"
+
+    @pytest.mark.parametrize("config", CONFIGS)
+    def test_a_weight_that_changes(self, config):
+        for bad in (True, "0.5", None, 1.5, -0.1, math.nan, [0.1], Anneal(2.0, 0.0)):
+            with pytest.raises(ValueError, match="guidance_weight"):
+                config(guidance_weight=bad)
+        assert config().guidance_weight == Anneal(0.9, 0.2)
+        assert config(guidance_weight={"end": 0}).guidance_weight == Anneal(0.9, 0.0)
 
     @pytest.mark.parametrize("config", CONFIGS)
     def test_a_learning_rate_that_came_as_a_string(self, config):

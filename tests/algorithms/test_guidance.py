@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 
+from marlogue.agents.rules import check_fields
 from marlogue.algorithms import guidance as g
-from marlogue.algorithms.annealing import Anneal
+from marlogue.algorithms.annealing import Anneal, AnnealLike, annealed, as_anneal
 
 
 def doubles(values):
@@ -153,3 +155,45 @@ class TestAnneal:
             Anneal(1.0, 0.0, shape="exponential")
         with pytest.raises(ValueError, match=r"progress \(nan\)"):
             Anneal()(math.nan)
+
+
+@dataclass
+class Settings:
+    weight: AnnealLike = annealed(Anneal(0.9, 0.2), at_least=0, at_most=1)
+    noise: AnnealLike | None = annealed(None, at_least=0, optional=True)
+
+    def __post_init__(self):
+        check_fields(self)
+
+
+class TestAnnealedField:
+    def test_ways_to_write_one(self):
+        assert Settings().weight == Anneal(0.9, 0.2)
+        assert Settings().noise is None
+        assert Settings(weight=0.5).weight == Anneal(0.5, 0.5)
+        assert Settings(weight=Anneal(0.3, 0.0, 0.5)).weight == Anneal(0.3, 0.0, 0.5)
+        # A mapping changes what it names of the default.
+        assert Settings(weight={"end": 0, "shape": "cosine"}).weight == Anneal(
+            0.9, 0, shape="cosine"
+        )
+        assert Settings(noise={"start": 3, "end": 1}).noise == Anneal(3, 1)
+        assert replace(Settings(weight=0.5), noise=1).weight == Anneal(0.5, 0.5)
+        assert as_anneal(2)(0.3) == 2
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"weight": 1.5}, r"weight.start \(1.5\) must be at least 0 and at most 1"),
+            ({"weight": {"end": -0.1}}, r"weight.end \(-0.1\) must be at least 0"),
+            ({"weight": {"strt": 0.1}}, "weight has the unknown key 'strt'; known are start, end"),
+            ({"weight": {"until": 2}}, r"weight: until \(2\) must be at least 0 and at most 1"),
+            ({"weight": {"end": 0, "shape": "exponential"}}, "weight: start .* must be above 0"),
+            ({"weight": "0.5"}, r"weight \('0.5'\) must be a number, an Anneal, or a mapping"),
+            ({"weight": True}, r"weight \(True\) must be a number"),
+            ({"weight": None}, r"weight \(None\) must be a number"),
+            ({"weight": math.nan}, r"weight: start \(nan\) must be a finite number"),
+        ],
+    )
+    def test_bad_values(self, given, message):
+        with pytest.raises(ValueError, match=message):
+            Settings(**given)

@@ -140,6 +140,10 @@ def plain(message: str) -> str:
     if key is None or value is None or not types:
         return " ".join(message.split())
     names = [re.sub(r"<class '(?:\w+\.)*(\w+)'>|typing\.", r"\1", kind) for kind in types]
+    names = [re.sub(r"dot import path string: .*", "mapping", name) for name in names]
+    stray = re.search(r"Option '(.+)' is not accepted", message)
+    if stray is not None:
+        names.append(f"a mapping without {stray[1]}, which is no key of it")
     names = sorted(dict.fromkeys(names), key=lambda name: name == "NoneType")  # null comes last
     wanted = " or ".join("null" if name == "NoneType" else name for name in names)
     return f"{key[1]} ({value[1].strip()}) must be {wanted}"
