@@ -1,11 +1,11 @@
-"""Text environments as PettingZoo parallel environments."""
+"""Environments of texts, and of vectors, as PettingZoo parallel environments."""
 
-from marlogue.envs import coordination_v0, story_length_v0
+from marlogue.envs import coordination_v0, spread_v0, story_length_v0
 from marlogue.envs.aec import to_aec
 from marlogue.envs.checks import check_text_env
 from marlogue.envs.episodes import StepResult
 from marlogue.envs.joint_text import joint_text
-from marlogue.envs.registry import TASKS, make
+from marlogue.envs.registry import NUMERIC_TASKS, TASKS, make, make_numeric
 from marlogue.envs.reward_processors import RewardProcessors
 from marlogue.envs.rewards import batched_reward
 from marlogue.envs.rows import RowOrder
@@ -16,6 +16,7 @@ from marlogue.envs.trial import ConformanceError
 from marlogue.envs.waiting import WAITS
 
 __all__ = [
+    "NUMERIC_TASKS",
     "TASKS",
     "WAITS",
     "BatchRunner",
@@ -33,8 +34,10 @@ __all__ = [
     "env",
     "joint_text",
     "make",
+    "make_numeric",
     "parallel_env",
     "raw_env",
+    "spread_v0",
     "story_length_v0",
     "to_aec",
 ]

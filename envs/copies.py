@@ -32,7 +32,7 @@ class Copies:
     """
 
     def __init__(self, env: ParallelEnv | Callable[[], ParallelEnv]) -> None:
-        self._make = env if not isinstance(env, ParallelEnv) and callable(env) else _copier(env)
+        self._make = env if not isinstance(env, ParallelEnv) and callable(env) else copier(env)
         self._envs: list[ParallelEnv] = []
         self.grow(1)
         self._next_seed = 0
@@ -116,7 +116,12 @@ class Copies:
         return env
 
 
-def _copier(env: Any) -> Callable[[], ParallelEnv]:
+def copier(env: Any) -> Callable[[], ParallelEnv]:
+    """A function that makes deep copies of an environment.
+
+    Raises:
+        TypeError: when it is not a `ParallelEnv`.
+    """
     if isinstance(env, AECEnv):
         raise TypeError(
             f"env ({env}) is an AEC environment; pass the parallel one, as from "

@@ -11,7 +11,15 @@ import pytest
 from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test, state_test
 
 import marlogue.envs
-from marlogue.envs import TASKS, check_text_env, coordination_v0, make, story_length_v0
+from marlogue.envs import (
+    NUMERIC_TASKS,
+    TASKS,
+    check_text_env,
+    coordination_v0,
+    make,
+    make_numeric,
+    story_length_v0,
+)
 from tests.support.envs import actions
 
 VARIANTS = [
@@ -182,6 +190,16 @@ class TestRegistry:
     def test_names_the_nearest(self, name, hint):
         with pytest.raises(ValueError, match=hint):
             make(name)
+
+    @pytest.mark.parametrize("name", NUMERIC_TASKS)
+    def test_makes_tasks_of_vectors_by_name(self, name):
+        env = make_numeric(name, max_cycles=1)
+        assert str(env) == name
+        assert env.max_cycles == 1
+
+    def test_names_the_nearest_task_of_vectors(self):
+        with pytest.raises(ValueError, match="did you mean 'spread_v0'"):
+            make_numeric("spread")
 
 
 def test_the_public_names_exist():
