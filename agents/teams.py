@@ -168,6 +168,16 @@ class TeamSpec:
             )
         return rows, present
 
+    def members(self, agents: Iterable[str]) -> NDArray[np.bool_]:
+        """[N] bool: which of the team these agents are.
+
+        Raises:
+            KeyError: for an agent that is not of the team.
+        """
+        found = np.zeros(self.num_agents, np.bool_)
+        found[[self._row(agent) for agent in agents]] = True
+        return found
+
     def environment_actions(
         self, actions: NDArray[Any], agents: Iterable[str] | None = None
     ) -> dict[str, Any]:

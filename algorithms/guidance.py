@@ -10,7 +10,7 @@ of the system's state. All values are the higher the better.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +26,25 @@ GUIDANCE_WEIGHT = Anneal(0.9, 0.2)
 
 #: A spread is taken to be at least this, so that equal values don't explode.
 MIN_SPREAD = 1e-6
+
+
+class Influence(NamedTuple):
+    """What a guidance callable may give in place of values: where the system is, where it ought to
+    be, and how each action of each agent moves it.
+
+    Attributes:
+        state: [S], x.
+        reference: [S], x_ref.
+        influence: [N, A, S], z_i(a), what each action adds to x (continuous: the derivative of x by
+            each number in the action, in the environment's units).
+        exact: whether the values are of the exact distance (:func:`distance_values`, discrete
+            actions only) in place of its linear part (:func:`influence_values`).
+    """
+
+    state: NDArray[Any]
+    reference: NDArray[Any]
+    influence: NDArray[Any]
+    exact: bool = False
 
 
 def influence_values(state: Tensor, reference: Tensor, influence: Tensor) -> Tensor:
@@ -63,6 +82,37 @@ def distance_values(state: Tensor, reference: Tensor, influence: Tensor, actions
     start = away.square().sum(-1)[:, None, None]
     slope = torch.einsum("bs,bnas->bna", away, change)
     return -(start + 2 * slope + change.square().sum(-1)) / 2
+
+
+def guided_values(
+    given: Influence, actions: NDArray[np.integer[Any]] | None = None
+) -> NDArray[np.float32]:
+    """The values [N, A] of all actions that an influence stands for.
+
+    Args:
+        given: of one environment.
+        actions: [N], the taken actions; None where they are continuous.
+
+    Raises:
+        ValueError: when shapes don't fit each other, or the exact distance is asked for with
+            continuous actions.
+    """
+    x, reference, z = (torch.as_tensor(np.asarray(part, np.float64)) for part in given[:3])
+    if z.ndim != 3 or x.shape != z.shape[2:] or reference.shape != x.shape:
+        raise ValueError(
+            f"guidance gave an Influence of shapes state {tuple(x.shape)}, reference "
+            f"{tuple(reference.shape)}, influence {tuple(z.shape)}, which must be (S,), (S,) and "
+            "(N, A, S)."
+        )
+    if not given.exact:
+        return influence_values(x[None], reference, z[None])[0].float().numpy()
+    if actions is None:
+        raise ValueError(
+            "guidance gave an Influence with exact (True), which must be False for continuous "
+            "actions: give the derivative of the state by the action at the taken one."
+        )
+    taken = torch.as_tensor(actions)[None].long()
+    return distance_values(x[None], reference, z[None], taken)[0].float().numpy()
 
 
 def linear_value(gradients: Tensor, actions: Tensor) -> Tensor:
@@ -167,7 +217,7 @@ def gradient_cosine(first: Tensor, second: Tensor, mask: Tensor | None = None) -
 
 
 def checked_guidance(
-    given: Any, agents: list[str], num_actions: int, envs: int = 1
+    given: Any, agents: list[str], num_actions: int, envs: int = 1, first_env: int = 0
 ) -> NDArray[np.float32]:
     """What a guidance callable gave, as an array.
 
@@ -177,6 +227,7 @@ def checked_guidance(
         agents: names, for messages.
         num_actions: A.
         envs: E.
+        first_env: number of the first environment, for messages.
 
     Raises:
         ValueError: when it has another shape or holds what is not finite, naming where.
@@ -197,8 +248,8 @@ def checked_guidance(
         where = f" for action {action[0]}" if action else ""
         raise ValueError(
             f"guidance gave {values[tuple(bad[0])]} for {agents[agent]}{where} in environment "
-            f"{env}, which must be a finite number; give 0 to actions that don't exist and to "
-            "agents that left."
+            f"{first_env + env}, which must be a finite number; give 0 to actions that don't "
+            "exist and to agents that left."
         )
     return values
 
