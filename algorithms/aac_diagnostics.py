@@ -18,10 +18,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from marlogue.algorithms.aac_losses import attention_entropy
+from marlogue.algorithms.attention_entropies import choices, head_entropies
 from marlogue.algorithms.guidance import gradient_cosine, spread
 
 Figures = dict[str, Tensor]
+#: With numbers that are known already.
+Known = dict[str, Tensor | float]
 
 #: Up to so many agents each has a tag of its own; of more, the smallest and the largest are shown.
 MOST_NAMED = 16
@@ -33,7 +35,7 @@ SATURATED = 0.97
 _NO_VARIANCE = 1e-12
 
 
-def floats(figures: Mapping[str, Tensor | float]) -> dict[str, float]:
+def floats(figures: Mapping[str, Tensor | float] | Mapping[str, Tensor]) -> dict[str, float]:
     """All figures as numbers, in order, with one copy per device.
 
     Args:
@@ -145,31 +147,15 @@ def attention_figures(
     queries: Tensor | None = None,
     reach: int | None = None,
 ) -> Figures:
-    """``attention/entropy_head_h``: mean entropy of an agent's weights, divided by the log of the
-    number of others there: 1 when it attends to all alike, 0 when to one alone. Agents with fewer
-    than two others have no choice and are left out. ``attention/largest_weight``: mean over the
-    same agents and all heads of the largest weight.
-
-    Args:
-        weights: [B, H, M, N] of ``AttentionCritic.attention_weights``.
-        present: [B, N] bool.
-        queries: [B, M] long, whose weights they are; None for all in order.
-        reach: the most others that an agent can attend to (k of local attention).
-    """
-    weights = weights.detach()
-    samples, _, asked, count = weights.shape
-    if present is None:
-        present = torch.ones(samples, count, dtype=torch.bool, device=weights.device)
-    there = present if queries is None else present.gather(1, queries)
-    others = (present.sum(-1, keepdim=True) - 1).expand(samples, asked)
-    if reach is not None:
-        others = others.clamp(max=reach)
-    chooses = there & (others > 1)
-    if not chooses.any():
+    """``attention/entropy_head_h``: mean entropy of the agents' weights divided by the log of the
+    number of others, 1 when an agent attends to all alike and 0 when to one alone;
+    ``attention/largest_weight``, mean over agents and heads of the largest weight. Agents without
+    a choice are left out; see :func:`attention_entropies.choices`, also for the arguments."""
+    rows, others = choices(weights, present, queries, reach)
+    if not len(rows):
         return {}
-    rows = weights.movedim(1, 2)[chooses]  # [K, H, N]
-    entropies = (attention_entropy(rows) / others[chooses].log()[:, None]).mean(0)
-    figures = {f"attention/entropy_head_{head}": x for head, x in enumerate(entropies.unbind())}
+    _, shares = head_entropies(rows, others)
+    figures = {f"attention/entropy_head_{head}": x for head, x in enumerate(shares.unbind())}
     return figures | {"attention/largest_weight": rows.amax(-1).mean()}
 
 
