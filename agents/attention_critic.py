@@ -205,6 +205,13 @@ class AttentionCritic(nn.Module):
         total: Tensor = self.mixer(values, observations, present)
         return total
 
+    def own_encoding(self, observations: Tensor, queries: Tensor | None = None) -> Tensor:
+        """e_i [B, M, hidden_size] of the query agents, for heads beside the critic's own; shapes
+        as for `forward`."""
+        seen = self.sharing.tokens([rows_of(observations, queries)], queries)
+        own: Tensor = self.own_encoder(seen, groups=self.sharing.groups_of(queries))
+        return own
+
     def random_queries(
         self,
         num_queries: int,
@@ -263,8 +270,7 @@ class AttentionCritic(nn.Module):
     def _encode(
         self, observations: Tensor, actions: Tensor, queries: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        seen = self.sharing.tokens([rows_of(observations, queries)], queries)
-        own = self.own_encoder(seen, groups=self.sharing.groups_of(queries))
+        own = self.own_encoding(observations, queries)
         if self.team.discrete:
             done = F.one_hot(actions, self.team.action_size).to(observations.dtype)
         else:

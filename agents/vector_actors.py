@@ -169,18 +169,35 @@ class VectorActors(nn.Module):
         Returns:
             `DiscreteActions` or `TanhGaussian` over [B, (T,) N], and the state [B, N, H].
         """
+        features, state = self.encode(observations, state, starts=starts)
+        return self.decide(features, available), state
+
+    def encode(
+        self, observations: Tensor, state: Tensor | None = None, *, starts: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What the agents make of what they see (and remember): the first half of `forward`.
+
+        Returns:
+            Features [B, (T,) N, h] (with a recurrent trunk the state after each step), and the
+            state [B, N, H] after the last step.
+        """
         self._check(observations)
         groups = self.sharing.groups_of(None)
         hidden = self.trunk(self.sharing.tokens([observations], None), groups=groups)
         if state is None:
             state = self.initial_state(len(observations))
-        if self.memory is not None:
-            steps = hidden if hidden.ndim == 4 else hidden.unsqueeze(1)
-            if starts is not None and starts.ndim == 1:
-                starts = starts.unsqueeze(1)
-            hidden, state = self.memory(steps, state, starts, groups)
-            hidden = hidden if observations.ndim == 4 else hidden.squeeze(1)
-        return self._distribution(self.head(hidden, groups=groups), available), state
+        if self.memory is None:
+            return hidden, state
+        steps = hidden if hidden.ndim == 4 else hidden.unsqueeze(1)
+        if starts is not None and starts.ndim == 1:
+            starts = starts.unsqueeze(1)
+        outputs, state = self.memory(steps, state, starts, groups)
+        return outputs if observations.ndim == 4 else outputs.squeeze(1), state
+
+    def decide(self, features: Tensor, available: Tensor | None = None) -> ActionDistribution:
+        """Distributions over actions from the features of `encode`: the second half."""
+        raw = self.head(features, groups=self.sharing.groups_of(None))
+        return self._distribution(raw, available)
 
     def _distribution(self, raw: Tensor, available: Tensor | None) -> ActionDistribution:
         if self.team.discrete:

@@ -35,6 +35,12 @@ def masked_mean(
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
 
 
+def masked_rows_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """[B], mean of ``values`` [B, M] over the agents of each sample that take part; 0 where none
+    does."""
+    return torch.where(mask, values, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)
+
+
 def critic_loss(
     q: Tensor,
     targets: Tensor,

@@ -47,6 +47,7 @@ class Optimizer:
         parameters: what is trained.
         learning_rate: before the schedule's factor.
         max_grad_norm: clip the gradient to this norm; None for no clipping.
+        weight_decay: AdamW's; torch's default unless given. 0 makes it Adam.
     """
 
     def __init__(
@@ -54,12 +55,15 @@ class Optimizer:
         parameters: Iterable[nn.Parameter],
         learning_rate: float,
         max_grad_norm: float | None = None,
+        weight_decay: float = 1e-2,
     ) -> None:
         unique = dict.fromkeys(parameters)  # tied weights appear twice
         self.parameters = [parameter for parameter in unique if parameter.requires_grad]
         self.base_learning_rate = learning_rate
         self.max_grad_norm = max_grad_norm
-        self.adamw = torch.optim.AdamW(self.parameters, lr=learning_rate, fused=True)
+        self.adamw = torch.optim.AdamW(
+            self.parameters, lr=learning_rate, weight_decay=weight_decay, fused=True
+        )
 
     @property
     def learning_rate(self) -> float:

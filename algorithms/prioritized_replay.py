@@ -119,11 +119,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """[n], of the steps that are held, in no order."""
         return self._tree.values[self.ring.recorded]
 
-    def priority_spread(self) -> tuple[float, float, float]:
-        """Smallest, mean and largest priority of the steps that are held, for the log; zeros when
-        there are none."""
-        held = self.priorities
-        return (held.min(), held.mean(), held.max()) if len(held) else (0.0, 0.0, 0.0)
+    def held_priorities(self) -> NDArray[np.float64]:
+        """[n], priorities of the steps that are held, for the log."""
+        return self._tree.values[self.ring.recorded]
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -42,8 +42,11 @@ class Reporter:
         self._items: list[list[Sample]] = []  # not yet shown to the callback
 
     @contextmanager
-    def run(self, config: Mapping[str, Any], total: int | None) -> Iterator[tqdm[Any]]:
-        """A run of ``total`` items. What was gathered is written when it ends, however it ends."""
+    def run(
+        self, config: Mapping[str, Any], total: int | None, unit: str = "item"
+    ) -> Iterator[tqdm[Any]]:
+        """A run of ``total`` items (or of another ``unit``). What was gathered is written when it
+        ends, however it ends."""
         verbose = bool(config["verbose"])
         self._log = RunLog(
             self.logdir,
@@ -52,7 +55,7 @@ class Reporter:
             config=config,
             num_transcripts=int(config["num_transcripts"]),
         )
-        progress = tqdm(total=total, unit="item", disable=None if verbose else True)
+        progress = tqdm(total=total, unit=unit, disable=None if verbose else True)
         try:
             yield progress
         finally:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 TRAIN, EVAL, SHUFFLE, CRITIC_SHUFFLE, VALUE_HEAD, RESET = range(6)
+# Of actor-attention-critic.
+NETWORKS, ACT, EXPLORE, DRAW, REPLAY = range(6, 11)
 
 
 def derived_seed(*stream: int) -> int:

@@ -1,0 +1,389 @@
+"""AAC: actor-attention-critic for teams with numeric observations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm.auto import tqdm
+
+from marlogue.agents.teams import TeamSpec
+from marlogue.agents.vector_actors import VectorActors
+from marlogue.algorithms.aac_acting import ActingTeam, random_actions
+from marlogue.algorithms.aac_config import AACConfig, plain
+from marlogue.algorithms.aac_diagnostics import MOST_NAMED, floats, schedule_figures
+from marlogue.algorithms.aac_evaluation import evaluation_figures, play_episodes
+from marlogue.algorithms.aac_memory import Memory, Statistics
+from marlogue.algorithms.aac_networks import AACNetworks
+from marlogue.algorithms.aac_saving import load_networks, save_networks
+from marlogue.algorithms.aac_update import AACLearner
+from marlogue.algorithms.annealing import as_anneal
+from marlogue.algorithms.callbacks import Callback
+from marlogue.algorithms.curriculum import Stage, make_stages
+from marlogue.algorithms.exploration import EpsilonGreedy, GaussianNoise
+from marlogue.algorithms.items import EnvOrFactory
+from marlogue.algorithms.optimizer import make_schedule
+from marlogue.algorithms.reporter import Reporter
+from marlogue.algorithms.running import (
+    call_hooks,
+    checked_callbacks,
+    checked_logdir,
+    saved_on_failure,
+)
+from marlogue.algorithms.streams import ACT, DRAW, EXPLORE, NETWORKS, REPLAY, derived_seed
+from marlogue.algorithms.team_guidance import Guidance
+from marlogue.algorithms.team_vector import TeamVector, make_team_vector
+from marlogue.algorithms.team_views import TeamView, VectorStep
+
+
+class AACTrainer:
+    """Actor-Attention-Critic (Iqbal and Sha 2019, "Actor-Attention-Critic for Multi-Agent
+    Reinforcement Learning"), off-policy, for any PettingZoo ``ParallelEnv`` with numeric
+    observations and discrete or continuous actions.
+
+    The critic of agent i sees its own observation, and through attention what the others see and
+    do (:class:`marlogue.agents.AttentionCritic`); the policies see their own observation alone.
+    Per update, from replay::
+
+        y_i    = r_i + gamma (1 - terminated) (Qbar_i(o', a') - alpha log pi_i(a'_i | o'_i))
+        critic:  mean (Q_i(o, a) - y_i)^2
+        actor i: mean sum_a pi_i(a | o_i) (alpha log pi_i(a | o_i) - Q_i(o, (a, a_-i)))
+
+    (continuous actions: ``alpha log pi_i(a_i) - Q_i(o, a)`` through the action; other forms by
+    ``args.actor_gradient``). With descent guidance (Yang and Liu 2026, "Descent-Guided Policy
+    Gradient") what is known about the system takes part in the actors' loss with a weight that is
+    annealed.
+
+    Args:
+        args: the configuration.
+        env: the environment, or a function that makes one (needed for a curriculum, and for
+            several environments that cannot be copied).
+        eval_env: for evaluation; None for ``env`` with the curriculum's last arguments.
+        guidance: what is known about the system: True for the environment's own ``guidance``, or
+            a function ``(state, actions, infos)``; see
+            :class:`marlogue.algorithms.team_guidance.Guide`. None for none.
+        curriculum: stages with arguments of ``env``; see
+            :func:`marlogue.algorithms.curriculum.make_stages`. The networks carry over.
+        callbacks: hooks; see :class:`marlogue.algorithms.Callback`.
+        wandb_config: arguments of ``wandb.init``.
+        logdir: where TensorBoard looks; None writes no file.
+
+    Attributes:
+        team: the agents, of the stage that is played.
+        networks: actors, critic and their slow copies.
+        steps: joint actions taken so far.
+        updates: updates so far.
+
+    Raises:
+        ValueError, TypeError: an argument is missing or does not fit; the message names it.
+    """
+
+    def __init__(
+        self,
+        *,
+        args: AACConfig | None = None,
+        env: EnvOrFactory,
+        eval_env: EnvOrFactory | None = None,
+        guidance: Guidance | Literal[True] | None = None,
+        curriculum: Sequence[Mapping[str, Any]] | None = None,
+        callbacks: Sequence[Callback[Any]] = (),
+        wandb_config: Mapping[str, Any] | None = None,
+        logdir: str | Path | None = None,
+    ) -> None:
+        self.args = args = AACConfig() if args is None else args
+        if not isinstance(args, AACConfig):
+            raise TypeError(f"args (a {type(args).__name__}) must be an AACConfig.")
+        self.callbacks = checked_callbacks(callbacks)
+        self.logdir = checked_logdir(logdir)
+        self.env, self.eval_env, self.guidance = env, eval_env, guidance
+        self.stages = make_stages(curriculum)
+        self.steps = 0
+        self._schedule = make_schedule(args.lr_scheduler_type, args.warmup_steps, args.total_steps)
+        teams = [self._team_of(stage) for stage in self.stages]
+        self.team: TeamSpec = teams[0]
+        self.networks = AACNetworks.build(
+            args,
+            self.team,
+            max_agents=max(team.num_agents for team in teams),
+            device=_device(args.device),
+            generator=torch.Generator().manual_seed(derived_seed(args.seed, NETWORKS)),
+        )
+        for team in teams[1:]:
+            self.networks.for_team(team)  # an error now rather than in the middle of the training
+        self.statistics = Statistics(args, self.team)
+        self.learner = AACLearner(
+            args,
+            self.networks,
+            self.statistics.preparation(),
+            derived_seed(args.seed, DRAW),
+        )
+        self.reporter = Reporter(
+            logdir=self.logdir,
+            wandb_config=wandb_config,
+            metrics_callback=None,
+            logging_steps=args.logging_steps,
+        )
+        self._random = np.random.default_rng(derived_seed(args.seed, EXPLORE, 0))
+        self._exploration = _exploration(args, self.team)
+        self._memory: Memory | None = None
+        self._begun: int | list[int] = 0  # the episode that each environment begins next
+        self._evaluations = 0
+
+    @property
+    def updates(self) -> int:
+        """Updates so far."""
+        return self.learner.updates
+
+    @property
+    def progress(self) -> float:
+        """Share of the training that is done, in [0, 1]."""
+        return min(1.0, self.steps / self.args.total_steps)
+
+    # -- training ---------------------------------------------------------------------------
+
+    def train(self) -> None:
+        """Train for the configured steps.
+
+        Raises:
+            Whatever the environment, the guidance or a callback raises, with a note of where it
+            happened. Figures so far are on disk by then, and so are the networks, in
+            ``logdir/interrupted``, when something had been learnt.
+        """
+        if self.steps:
+            raise RuntimeError(
+                "this trainer has been trained already; build a new one, and load_model into it "
+                "to go on from there."
+            )
+        config = {"algorithm": type(self).__name__, "num_transcripts": 0, **plain(self.args)}
+        failing = saved_on_failure(self.logdir, self.save_model, lambda: self.updates)
+        total = self.args.total_steps
+        with self.reporter.run(config, total, unit="step") as progress, failing:
+            self._hook("on_train_start")
+            for stage in self.stages:
+                self._play(stage, progress)
+            self.reporter.report([])
+            if self.args.eval_interval:
+                self.evaluate()
+            self._hook("on_train_end")
+
+    def _play(self, stage: Stage, progress: tqdm[Any]) -> None:
+        """Train in one stage's environments."""
+        until = min(self.args.total_steps, round(stage.until * self.args.total_steps))
+        with self._vector(stage) as vector:
+            self._enter(vector.team)
+            players = self._players(vector)
+            view = vector.reset(self._begun)
+            while self.steps < until:
+                if self._evaluation_is_due():
+                    self.evaluate()
+                before = self.steps
+                view = self._step(vector, players, view)
+                self._learn(before)
+                progress.update(self.steps - before)
+                self.reporter.env_step = self.steps
+                self.reporter.report([])
+            self._begun = vector.next_episodes
+
+    def _step(self, vector: TeamVector, players: ActingTeam, view: TeamView) -> TeamView:
+        """One joint action in every environment."""
+        assert self._memory is not None
+        memory = players.memory
+        actions = self._explored(players.act(view), view)
+        step = vector.step(actions)
+        rows = self._memory.add(view, actions, step, memory)
+        self.statistics.update(rows, step.over[step.kept_envs], step.kept_envs)
+        players.forget(step.over | step.lost)
+        self.steps += len(step.kept_envs)
+        self._tell_of_episodes(step)
+        return step.view
+
+    def _explored(self, actions: NDArray[Any], view: TeamView) -> NDArray[Any]:
+        exists = self.team.action_mask().numpy()
+        if self.args.random_start and self.steps < self.args.learning_starts:
+            return random_actions(view, exists, self._random)
+        if isinstance(self._exploration, GaussianNoise):
+            return self._exploration(actions, exists, self.progress)
+        available = exists if view.available is None else view.available
+        return self._exploration(actions, available, self.progress)
+
+    def _learn(self, before: int) -> None:
+        """The updates that are due after the steps from ``before`` on."""
+        args, memory = self.args, self._memory
+        assert memory is not None
+        if self.steps < args.learning_starts or not len(memory):
+            return
+        due = self.steps // args.train_interval - before // args.train_interval
+        if not due:
+            return
+        started = time.perf_counter()
+        self.learner.set_progress(self._schedule(self.steps))
+        weight = as_anneal(args.guidance_weight)(self.progress)
+        for _ in range(due * args.updates_per_train):
+            batch = memory.draw(self.progress, self.networks.device)
+            updated = self.learner.update(batch, weight)
+            memory.learnt(batch, updated.errors)
+            self.reporter.step(updated.figures)
+            self._hook("on_update")
+        seconds = max(time.perf_counter() - started, 1e-9)
+        count = due * args.updates_per_train
+        self.reporter.step({"time/updates_per_second": count / seconds})
+        self.reporter.latest(self._schedule_figures(weight))
+
+    # -- evaluation -------------------------------------------------------------------------
+
+    def evaluate(
+        self, env: EnvOrFactory | None = None, *, episodes: int | None = None, **env_kwargs: Any
+    ) -> dict[str, float]:
+        """Play episodes, with the same seeds every time.
+
+        Neither weights nor random numbers of the training are touched.
+
+        Args:
+            env: another environment than the trainer's, for instance with more agents; the
+                networks have to fit its agents.
+            episodes: how many; None for ``args.eval_episodes``.
+            env_kwargs: arguments of the function that makes the environment.
+
+        Returns:
+            Figures under ``eval/``: the mean return of the team (summed over its agents) and of
+            each agent.
+        """
+        stage = self.stages[-1]
+        chosen = env or self.eval_env or self.env
+        kwargs = {**(stage.env_kwargs if chosen is self.env else {}), **env_kwargs}
+        known: list[TeamSpec] = []
+
+        def actors_for(team: TeamSpec) -> VectorActors:
+            known.append(team)
+            return self.networks.for_team(team).actors
+
+        ended = play_episodes(
+            chosen,
+            actors_for,
+            lambda team: self.statistics.for_team(self.args, team).preparation().observations,
+            episodes=episodes or self.args.eval_episodes,
+            greedy=self.args.eval_greedy,
+            seed=self.args.seed,
+            env_kwargs=kwargs,
+        )
+        metrics = evaluation_figures(ended, known[0].agents)
+        self.reporter.evaluated(metrics)
+        self._hook("on_evaluation", metrics)
+        return metrics
+
+    # -- parts ------------------------------------------------------------------------------
+
+    def _vector(self, stage: Stage) -> TeamVector:
+        args = self.args
+        return make_team_vector(
+            self.env,
+            num_envs=args.num_envs,
+            backend=args.env_backend,
+            num_workers=args.num_workers,
+            seed=args.seed,
+            guidance=self.guidance,
+            env_kwargs=stage.env_kwargs,
+            max_restarts=args.max_restarts,
+        )
+
+    def _enter(self, team: TeamSpec) -> None:
+        """Go on with the team of a stage."""
+        if team != self.team:
+            self.team = team
+            self.networks = self.networks.for_team(team)
+            self.statistics = self.statistics.for_team(self.args, team)
+            self.learner.use(self.networks, self.statistics.preparation())
+            self._memory = None
+        if self._memory is None:
+            width = self.networks.actors.initial_state(1).shape[-1]
+            seed = derived_seed(self.args.seed, REPLAY)
+            self._memory = Memory(self.args, team, width, seed)
+
+    def _players(self, vector: TeamVector) -> ActingTeam:
+        seed = derived_seed(self.args.seed, ACT, self.steps)
+        return ActingTeam(
+            self.networks.actors, vector.num_envs, self.learner.prepare.observations, seed
+        )
+
+    def _team_of(self, stage: Stage) -> TeamSpec:
+        with make_team_vector(self.env, env_kwargs=stage.env_kwargs) as vector:
+            return vector.team
+
+    def _evaluation_is_due(self) -> bool:
+        """Whether the latest steps reached a multiple of the interval; 0 is one."""
+        interval = self.args.eval_interval
+        if not interval or self.steps // interval < self._evaluations:
+            return False
+        self._evaluations = self.steps // interval + 1
+        return True
+
+    def _tell_of_episodes(self, step: VectorStep) -> None:
+        for end in step.episodes:
+            told = {"team/return": float(end.returns.sum()), "team/length": float(end.length)}
+            if self.team.num_agents <= MOST_NAMED:
+                names = zip(self.team.agents, end.returns, strict=True)
+                told |= {f"{agent}/return": float(value) for agent, value in names}
+            self.reporter.step(told)
+            self._hook("on_episode", end)
+
+    def _schedule_figures(self, weight: float) -> dict[str, float]:
+        assert self._memory is not None
+        args, learner = self.args, self.learner
+        discrete = self.team.discrete
+        changing = schedule_figures(
+            temperature=self.networks.temperature,
+            epsilon=as_anneal(args.epsilon)(self.progress) if discrete else None,
+            noise=None if discrete else as_anneal(args.noise)(self.progress),
+            importance_exponent=(
+                as_anneal(args.priority_beta)(self.progress)
+                if args.replay == "prioritized"
+                else None
+            ),
+            guidance_weight=weight if self.guidance is not None else None,
+        )
+        return {
+            **floats(changing),
+            **self._memory.figures(),
+            "replay/steps": float(len(self._memory)),
+            "train/agent_learning_rate": learner.actor_steps.learning_rate,
+            "train/critic_learning_rate": learner.critic_steps.learning_rate,
+        }
+
+    def _hook(self, name: str, *arguments: Any) -> None:
+        call_hooks(self.callbacks, name, self, *arguments)
+
+    # -- saving -----------------------------------------------------------------------------
+
+    def save_model(self, output_dir: str | Path) -> None:
+        """Save the networks and running statistics; see :mod:`marlogue.algorithms.aac_saving`."""
+        statistics = self.statistics
+        save_networks(
+            Path(output_dir), self.args, self.networks, statistics.observations, statistics.rewards
+        )
+
+    def load_model(self, output_dir: str | Path) -> None:
+        """Load what :meth:`save_model` saved into this trainer's networks.
+
+        Raises:
+            ValueError: when the folder holds other networks.
+        """
+        statistics = self.statistics
+        load_networks(Path(output_dir), self.networks, statistics.observations, statistics.rewards)
+
+
+def _exploration(args: AACConfig, team: TeamSpec) -> EpsilonGreedy | GaussianNoise:
+    seed = derived_seed(args.seed, EXPLORE, 1)
+    if team.discrete:
+        return EpsilonGreedy(as_anneal(args.epsilon), seed)
+    return GaussianNoise(as_anneal(args.noise), seed)
+
+
+def _device(name: str | None) -> torch.device:
+    if name is not None:
+        return torch.device(name)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,0 +1,80 @@
+"""How a team of networks acts in environments that step together.
+
+E environments, N agents, D observation size, A actions or size of an action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from marlogue.agents.vector_actors import VectorActors
+from marlogue.algorithms.team_views import TeamView
+
+Array = NDArray[Any]
+
+
+class ActingTeam:
+    """Policies with the memory that they have of each environment's episode.
+
+    Args:
+        actors: the networks.
+        num_envs: E.
+        observations: normalises [E, N, D].
+        seed: seed of the draws.
+    """
+
+    def __init__(
+        self,
+        actors: VectorActors,
+        num_envs: int,
+        observations: Callable[[Tensor], Tensor],
+        seed: int,
+    ) -> None:
+        self.actors = actors
+        self._observations = observations
+        device = actors.exists.device
+        self._generator = torch.Generator(device).manual_seed(seed)
+        self.state = actors.initial_state(num_envs)
+
+    @torch.no_grad()
+    def act(self, view: TeamView, *, greedy: bool = False) -> Array:
+        """Actions [E, N] or [E, N, A] for what is seen; the memory goes on."""
+        device = self.actors.exists.device
+        seen = self._observations(torch.from_numpy(view.observations).to(device))
+        available = None
+        if view.available is not None:
+            available = torch.from_numpy(view.available).to(device)
+        policy, self.state = self.actors(seen, self.state, available=available)
+        actions = policy.mode() if greedy else policy.sample(self._generator)[0]
+        return actions.cpu().numpy()
+
+    @property
+    def memory(self) -> Array | None:
+        """[E, N, H], the state before the next action; None without recurrence."""
+        return self.state.cpu().numpy() if self.actors.recurrent else None
+
+    def forget(self, envs: Array) -> None:
+        """Begin new episodes in these environments (bool [E])."""
+        if self.actors.recurrent and envs.any():
+            over = torch.from_numpy(envs).to(self.state.device)
+            self.state = self.state.masked_fill(over[:, None, None], 0.0)
+
+
+def random_actions(view: TeamView, exists: Array, rng: np.random.Generator) -> Array:
+    """Uniformly random actions: of those available, or of all numbers in [-1, 1].
+
+    Args:
+        view: what is seen.
+        exists: [N, A] bool, actions or numbers that agents have.
+        rng: source of the draws.
+    """
+    shape = (*view.present.shape, exists.shape[-1])
+    if view.available is None:
+        return np.where(exists, rng.uniform(-1.0, 1.0, shape), 0.0).astype(np.float32)
+    return np.where(view.available & exists, rng.random(shape), -1.0).argmax(-1)

@@ -1,0 +1,163 @@
+"""Replay of actor-attention-critic: what is kept of the steps, and what is drawn of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from marlogue.agents.teams import TeamSpec
+from marlogue.algorithms.aac_config import AACConfig, RewardSharing
+from marlogue.algorithms.aac_diagnostics import priority_figures
+from marlogue.algorithms.aac_rows import Preparation
+from marlogue.algorithms.annealing import as_anneal
+from marlogue.algorithms.normalizers import ObservationNormalizer, RewardScaler
+from marlogue.algorithms.prioritized_replay import PrioritizedReplayBuffer
+from marlogue.algorithms.replay import ReplayBuffer
+from marlogue.algorithms.replay_data import ReplayLayout, TeamStep, Transitions
+from marlogue.algorithms.sequence_replay import SequenceReplay, Sequences
+from marlogue.algorithms.team_views import TeamView, VectorStep, team_step
+
+Array = NDArray[Any]
+
+
+class Statistics:
+    """Running means and deviations of what the team sees and earns.
+
+    Attributes:
+        observations: None when observations are left as they are.
+        rewards: None when rewards are.
+    """
+
+    def __init__(self, args: AACConfig, team: TeamSpec) -> None:
+        self.observations: ObservationNormalizer | None = None
+        self.rewards: RewardScaler | None = None
+        if args.normalize_observations:
+            self.observations = ObservationNormalizer(np.array(team.types), team.observation_size)
+        if args.scale_rewards:
+            self.rewards = RewardScaler(args.num_envs, team.num_agents, args.discount)
+
+    def update(self, step: TeamStep, over: Array, envs: Array) -> None:
+        """Take in a step of these environments."""
+        if self.observations is not None:
+            self.observations.update(step.observations, step.present)
+        if self.rewards is not None:
+            self.rewards.update(step.rewards, step.present, over, envs)
+
+    def for_team(self, args: AACConfig, team: TeamSpec) -> Statistics:
+        """The same statistics for another team, whose agents are of the same types."""
+        fresh = Statistics(args, team)
+        if self.observations is not None and fresh.observations is not None:
+            fresh.observations.load_state_dict(self.observations.state_dict())
+        if self.rewards is not None and fresh.rewards is not None:
+            fresh.rewards.load_state_dict(self.rewards.state_dict())
+        return fresh
+
+    def preparation(self) -> Preparation:
+        """What is done to a batch with them, as they are when it is done."""
+        return Preparation(self._observed, self._earned)
+
+    def _observed(self, observations: Tensor) -> Tensor:
+        return observations if self.observations is None else self.observations.tensor(observations)
+
+    def _earned(self, rewards: Tensor) -> Tensor:
+        return rewards if self.rewards is None else self.rewards(rewards)
+
+
+class Memory:
+    """The replay of a team.
+
+    Args:
+        args: the configuration.
+        team: the agents.
+        hidden_size: of the actors' memory; 0 for none.
+        seed: seed of the draws.
+    """
+
+    def __init__(self, args: AACConfig, team: TeamSpec, hidden_size: int, seed: int) -> None:
+        self.args = args
+        self.team = team
+        self.hidden_size = hidden_size
+        self.seed = seed
+        self._buffer: ReplayBuffer | None = None  # made when it is known what guidance is like
+
+    def __len__(self) -> int:
+        """Steps that can be drawn."""
+        return 0 if self._buffer is None else len(self._buffer)
+
+    def add(
+        self, view: TeamView, actions: Array, step: VectorStep, hidden: Array | None
+    ) -> TeamStep:
+        """Record a step.
+
+        Returns:
+            What was recorded: rows for ``step.kept_envs``, rewards shared as configured.
+        """
+        rows = team_step(view, actions, step, hidden, availability=self.team.discrete)
+        shared = share_rewards(rows.rewards, rows.present, self.args.reward_sharing)
+        rows = rows._replace(rewards=shared)
+        if self._buffer is None:
+            self._buffer = self._made(step.guidance)
+        self._buffer.add(rows, step.kept_envs)
+        if step.lost.any():
+            self._buffer.cut(step.lost_envs)
+        return rows
+
+    def draw(self, progress: float, device: torch.device) -> Transitions | Sequences:
+        """A batch, at a share of the training."""
+        assert self._buffer is not None
+        if isinstance(self._buffer, PrioritizedReplayBuffer):
+            self._buffer.progress = progress
+        if not self.args.recurrent:
+            return self._buffer.sample(self.args.batch_size, device)
+        stretches = SequenceReplay(self._buffer, self.args.sequence_length, self.args.burn_in)
+        return stretches.sample(self.args.batch_size, device)
+
+    def learnt(self, batch: Transitions | Sequences, errors: Tensor) -> None:
+        """Set the priorities of a batch from its TD errors [B]."""
+        if isinstance(self._buffer, PrioritizedReplayBuffer):
+            self._buffer.update_priorities(batch.serials, errors.cpu().numpy())
+
+    def figures(self) -> dict[str, float]:
+        """For the log."""
+        if not isinstance(self._buffer, PrioritizedReplayBuffer):
+            return {}
+        return priority_figures(self._buffer.held_priorities())
+
+    def _made(self, guidance: Array | None) -> ReplayBuffer:
+        kinds = {None: "none", 2: "advantage", 3: "values"}
+        layout = ReplayLayout.of(
+            self.team,
+            availability=self.team.discrete,
+            guidance=kinds[None if guidance is None else guidance.ndim],
+            hidden_size=self.hidden_size,
+        )
+        args = self.args
+        common: dict[str, Any] = {
+            "num_envs": args.num_envs,
+            "n_step": args.n_step,
+            "discount": args.discount,
+            "seed": self.seed,
+        }
+        if args.replay == "uniform":
+            return ReplayBuffer(args.replay_size, layout, **common)
+        return PrioritizedReplayBuffer(
+            args.replay_size,
+            layout,
+            alpha=args.priority_alpha,
+            beta=as_anneal(args.priority_beta),
+            **common,
+        )
+
+
+def share_rewards(rewards: Array, present: Array, sharing: RewardSharing) -> Array:
+    """What each agent learns from: rewards [E, N], of those present [E, N]."""
+    if sharing == "own":
+        return rewards
+    totals = np.where(present, rewards, 0.0).sum(-1, keepdims=True)
+    if sharing == "mean":
+        totals = totals / np.maximum(present.sum(-1, keepdims=True), 1)
+    return np.where(present, totals, 0.0).astype(np.float32)

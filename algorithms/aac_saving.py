@@ -1,0 +1,132 @@
+"""Networks of actor-attention-critic on disk.
+
+``aac.json`` says what team and configuration they are for; each network is a safetensors file of
+its name. Nothing in a folder is run when it is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from marlogue import __version__
+from marlogue.agents.teams import TeamSpec
+from marlogue.algorithms.aac_config import AACConfig, plain
+from marlogue.algorithms.aac_networks import AACNetworks
+from marlogue.algorithms.normalizers import ObservationNormalizer, RewardScaler
+
+_ABOUT = "aac.json"
+_OTHER = "other"  # what is no network of its own
+
+
+def save_networks(
+    folder: Path,
+    args: AACConfig,
+    networks: AACNetworks,
+    observations: ObservationNormalizer | None,
+    rewards: RewardScaler | None,
+) -> None:
+    """Save networks and running statistics."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, module in networks.modules().items():
+        state = {key: value.contiguous() for key, value in module.state_dict().items()}
+        save_file(state, folder / f"{name}.safetensors")
+    save_file(_other(networks, observations, rewards), folder / f"{_OTHER}.safetensors")
+    about = {
+        "marlogue": __version__,
+        "args": plain(args),
+        "team": describe(networks.team),
+        "networks": sorted(networks.modules()),
+    }
+    (folder / _ABOUT).write_text(json.dumps(about, indent=2), encoding="utf-8")
+
+
+def load_networks(
+    folder: Path,
+    networks: AACNetworks,
+    observations: ObservationNormalizer | None,
+    rewards: RewardScaler | None,
+) -> None:
+    """Load what `save_networks` saved into networks of the same kind, for the same or (where the
+    networks fit it) another number of agents.
+
+    Raises:
+        ValueError: when the folder holds other networks; nothing is loaded then.
+    """
+    about = read_about(folder)
+    modules = networks.modules()
+    if about["networks"] != sorted(modules):
+        raise ValueError(
+            f"{folder} holds the networks {about['networks']}, but here are {sorted(modules)}; "
+            "build the trainer with the configuration that saved them (see args in "
+            f"{_ABOUT})."
+        )
+    states = {name: load_file(folder / f"{name}.safetensors") for name in modules}
+    other = load_file(folder / f"{_OTHER}.safetensors")
+    for name, module in modules.items():
+        _check(folder, name, states[name], module.state_dict())
+    mine = _other(networks, observations, rewards)
+    _check(folder, _OTHER, other, {key: mine[key] for key in mine if key != "rewards.sums"})
+    for name, module in modules.items():
+        module.load_state_dict(states[name])
+    with torch.no_grad():
+        networks.log_temperature.copy_(other["log_temperature"])
+    for prefix, statistics in (("observations", observations), ("rewards", rewards)):
+        if statistics is not None:
+            known = {k.partition(".")[2]: v.numpy() for k, v in other.items() if prefix in k}
+            statistics.load_state_dict(known)
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What a folder says about the networks in it.
+
+    Raises:
+        ValueError: when it holds none.
+    """
+    try:
+        about: dict[str, Any] = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{folder} holds no networks of AAC: it has no {_ABOUT}; name the folder that "
+            "save_model was given."
+        ) from error
+    return about
+
+
+def describe(team: TeamSpec) -> dict[str, Any]:
+    """A team's names and sizes."""
+    return {
+        "agents": list(team.agents),
+        "observation_sizes": list(team.observation_sizes),
+        "action_sizes": list(team.action_sizes),
+        "discrete": team.discrete,
+    }
+
+
+def _other(
+    networks: AACNetworks,
+    observations: ObservationNormalizer | None,
+    rewards: RewardScaler | None,
+) -> dict[str, Tensor]:
+    found = {"log_temperature": networks.log_temperature.detach().clone()}
+    for prefix, statistics in (("observations", observations), ("rewards", rewards)):
+        if statistics is not None:
+            for name, array in statistics.state_dict().items():
+                found[f"{prefix}.{name}"] = torch.from_numpy(array)
+    return found
+
+
+def _check(folder: Path, name: str, saved: dict[str, Tensor], own: dict[str, Tensor]) -> None:
+    missing = [key for key in own if key not in saved or saved[key].shape != own[key].shape]
+    if missing:
+        key = min(missing)
+        there = list(saved[key].shape) if key in saved else "nothing"
+        raise ValueError(
+            f"{name} in {folder} has {there} where {list(own[key].shape)} is needed ({key}); build "
+            f"the trainer with the configuration that saved it (see args in {_ABOUT})."
+        )

@@ -1,0 +1,53 @@
+"""What every trainer does around its loop: check where it writes, call hooks, save what it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from marlogue.algorithms.callbacks import Callback
+from marlogue.envs.callbacks import noted
+
+
+def checked_callbacks(callbacks: Sequence[Callback[Any]]) -> list[Callback[Any]]:
+    """The callbacks as a list; a TypeError when they are none."""
+    if isinstance(callbacks, list | tuple) and all(isinstance(c, Callback) for c in callbacks):
+        return list(callbacks)
+    raise TypeError(
+        f"callbacks ({callbacks!r}) must be a list of marlogue.algorithms.Callback objects."
+    )
+
+
+def checked_logdir(logdir: str | Path | None) -> Path | None:
+    """The folder as a path; a ValueError when it is a file."""
+    if logdir is None:
+        return None
+    if Path(logdir).is_file():
+        raise ValueError(f"logdir ({logdir}) is a file; name a folder.")
+    return Path(logdir)
+
+
+def call_hooks(
+    callbacks: Sequence[Callback[Any]], name: str, trainer: Any, *arguments: Any
+) -> None:
+    """Call the hook ``name`` of each callback; what it raises says whose it was."""
+    for callback in callbacks:
+        with noted(f"calling {type(callback).__name__}.{name}"):
+            getattr(callback, name)(trainer, *arguments)
+
+
+@contextmanager
+def saved_on_failure(
+    logdir: Path | None, save: Callable[[Path], None], updates: Callable[[], int]
+) -> Iterator[None]:
+    """What was learnt before an error is not lost with it: it goes to ``logdir/interrupted``."""
+    try:
+        yield
+    except BaseException as error:
+        if logdir is not None and updates():
+            folder = logdir / "interrupted"
+            save(folder)
+            error.add_note(f"the models as of update {updates()} are in {folder}")
+        raise
