@@ -18,6 +18,7 @@ from marlogue.wrappers.numeric_state import NumericState
 from marlogue.wrappers.record import Record, RecordedEpisode, RecordedTurn, replay
 from marlogue.wrappers.sampled_candidates import SampledCandidates
 from marlogue.wrappers.single_agent import SingleAgent
+from marlogue.wrappers.subteam import Subteam
 from marlogue.wrappers.token_by_token import TokenByToken
 from marlogue.wrappers.tokens import TokenActions, TokenObservations
 from marlogue.wrappers.turn_based import Turn, TurnBased, TurnBasedGame
@@ -41,6 +42,7 @@ __all__ = [
     "Request",
     "SampledCandidates",
     "SingleAgent",
+    "Subteam",
     "TextVectorEnv",
     "TokenActions",
     "TokenByToken",
