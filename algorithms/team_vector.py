@@ -20,6 +20,7 @@ from marlogue.algorithms.streams import TRAIN
 from marlogue.algorithms.team_checks import check_whole, checked_actions, checked_episodes
 from marlogue.algorithms.team_game import Job
 from marlogue.algorithms.team_guidance import Guidance
+from marlogue.algorithms.team_processes import ProcessWorkers, cores
 from marlogue.algorithms.team_runner import check_one_kind, check_same_team
 from marlogue.algorithms.team_views import (
     EpisodeEnd,
@@ -319,12 +320,20 @@ def _backend(
     """The backend, and the number of its workers."""
     if num_workers is not None:
         check_whole("num_workers", num_workers, 1)
-    if num_workers is not None and num_workers > (1 if backend == "serial" else num_envs):
-        raise ValueError(
-            f"num_workers ({num_workers}) must be at most num_envs ({num_envs}), and 1 with the "
-            f'backend "serial"; the backend is "{backend}".'
-        )
-    return LocalWorkers(job), 1
+        most = 1 if backend == "serial" else num_envs
+        if num_workers > most:
+            raise ValueError(
+                f"num_workers ({num_workers}) must be at most num_envs ({num_envs}), and 1 with "
+                f'the backend "serial"; the backend is "{backend}".'
+            )
+    if backend == "serial":
+        return LocalWorkers(job), 1
+    if backend == "subprocess":
+        return ProcessWorkers(job), num_workers or min(num_envs, cores())
+    from marlogue.algorithms.team_ray import RayWorkers  # Ray is optional
+
+    workers = RayWorkers(job)
+    return workers, num_workers or min(num_envs, workers.cores())
 
 
 def _maker(

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 from marlogue.algorithms.team_game import Job
 from marlogue.algorithms.team_runner import TeamRunner
 
+#: Seconds that a worker has for closing its environments.
+GRACE = 5.0
+
 
 class WorkerDiedError(RuntimeError):
     """A worker process is gone; the message says how it ended."""

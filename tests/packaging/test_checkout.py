@@ -37,6 +37,7 @@ LIBRARIES = (
     "openenv",
     "textarena",
     "gem",
+    "ray",
 )
 GROUPS = ("together", "benchmarl", "rllib", "agilerl")
 
