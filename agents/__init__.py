@@ -36,6 +36,7 @@ from marlogue.agents.scoring import Answered, Scores, k3, micro_batches, score, 
 from marlogue.agents.sharing import Sharing
 from marlogue.agents.smollm2 import load_smollm2, smollm2_path
 from marlogue.agents.teams import TeamSpec
+from marlogue.agents.text_attention import TeamHistory, TextAttention, TextAttentionCritic
 from marlogue.agents.tiny import tiny_model
 from marlogue.agents.trunk import Padded, Trunk, pad
 from marlogue.agents.vector_actors import VectorActors
@@ -67,7 +68,10 @@ __all__ = [
     "SumMixer",
     "TanhGaussian",
     "TeamCritic",
+    "TeamHistory",
     "TeamSpec",
+    "TextAttention",
+    "TextAttentionCritic",
     "TransformersBackend",
     "Trunk",
     "ValueHead",

@@ -13,7 +13,8 @@ from marlogue.agents.trunk import Trunk
 
 _MEND = (
     "shorten prompts (max_prompt_tokens) or completions (max_new_tokens), write a shorter text "
-    "(joint_formatter), or take a critic with a longer context"
+    "(joint_formatter), take a critic with a longer context, or in MAAC set "
+    "critic_architecture='attention', which reads each agent's text by itself"
 )
 
 

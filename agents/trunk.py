@@ -120,9 +120,16 @@ class Trunk:
 
     def last_hidden(self, sequences: Sequence[Sequence[int]], *, pad_id: int = 0) -> Tensor:
         """Hidden states [B, D] at the last token of each of B sequences."""
+        ends = torch.tensor([[len(sequence) - 1] for sequence in sequences])
+        return self.hidden_at(sequences, ends, pad_id=pad_id)[:, 0]
+
+    def hidden_at(
+        self, sequences: Sequence[Sequence[int]], positions: Tensor, *, pad_id: int = 0
+    ) -> Tensor:
+        """Hidden states [B, K, D] at K positions [B, K] of each of B sequences."""
         batch = pad(sequences, pad_id=pad_id, device=self.device)
-        row = torch.arange(len(sequences), device=self.device)
-        return self.hidden(batch)[row, batch.mask.sum(-1) - 1]
+        row = torch.arange(len(sequences), device=self.device)[:, None]
+        return self.hidden(batch)[row, positions.to(self.device)]
 
     def hidden_and_logits(self, batch: Padded, select: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden states [B, L, D], and logits [S, V] of the S positions where ``select`` [B, L]

@@ -237,6 +237,7 @@ class _Record:
         return Joint(
             prompts=tuple(observations.get(agent, "") for agent in self.agents),
             completions=tuple(answer[a].text if a in answer else "" for a in self.agents),
+            actions=tuple(answer.get(agent) for agent in self.agents),
         )
 
     def _sample(self, agent: str, joint: Joint, action: Completion) -> Sample:

@@ -192,9 +192,27 @@ class MAACConfig(ActorCriticConfig):
     Args:
         critic_update: "per_agent" steps the shared critic once with each agent's minibatch, in
             the agents' order; "joint" steps it once per minibatch of joint samples.
+        critic_architecture: "joint": the critic reads one text of all prompts (for Q, and
+            completions); "attention": it reads each agent's text by itself, and the vectors at
+            their ends attend to each other.
+        credit: whose TD error an agent learns from: "team" (one value for all), or "agent" (a
+            value of its own, learnt from its own rewards; for Q one that knows the others'
+            completions and not its own). "agent" needs ``critic_architecture="attention"``.
+        attention_heads: heads of the attention; they must divide the critic's width.
     """
 
     critic_update: Literal["per_agent", "joint"] = one_of("per_agent", ("per_agent", "joint"))
+    critic_architecture: Literal["joint", "attention"] = one_of("joint", ("joint", "attention"))
+    credit: Literal["team", "agent"] = one_of("team", ("team", "agent"))
+    attention_heads: int = whole(4, at_least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.credit == "agent" and self.critic_architecture == "joint":
+            raise ValueError(
+                "credit ('agent') needs a critic with a value for each agent; set "
+                "critic_architecture='attention', or credit='team'."
+            )
 
 
 @dataclass(kw_only=True)

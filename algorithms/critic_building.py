@@ -13,14 +13,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from marlogue.agents import (
     Critic,
     LLMPolicy,
+    TextAttentionCritic,
     ValueHead,
     load_tokenizer,
     load_trunk,
     with_float32_weights,
 )
 from marlogue.algorithms.building import ModelSource, model_kwargs, resolve_devices
-from marlogue.algorithms.config import ActorCriticConfig
-from marlogue.algorithms.streams import VALUE_HEAD, derived_seed
+from marlogue.algorithms.config import ActorCriticConfig, MAACConfig, default_of
+from marlogue.algorithms.histories import OwnText
+from marlogue.algorithms.streams import ATTENTION, VALUE_HEAD, derived_seed
 
 CriticSource = ModelSource | Critic
 
@@ -119,6 +121,43 @@ def head_generator(seed: int, index: int) -> torch.Generator:
 def same_vocabulary(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> bool:
     """Whether the ids of one mean the same to the other."""
     return one is other or one.get_vocab() == other.get_vocab()
+
+
+def own_text(args: ActorCriticConfig, critic: Critic, policies: Sequence[LLMPolicy]) -> OwnText:
+    """What a critic reads of each agent."""
+    shares_ids = [same_vocabulary(critic.tokenizer, policy.tokenizer) for policy in policies]
+    return OwnText(args.critic_type, critic.tokenizer, shares_ids)
+
+
+def with_attention(critic: Critic, args: MAACConfig, num_agents: int) -> TextAttentionCritic:
+    """The critic with attention between its trunk and its value head; one that has it stays.
+
+    Raises:
+        ValueError: when it was made for another team or with other heads than the configuration
+            says, or the heads do not divide its width.
+    """
+    if not isinstance(critic, TextAttentionCritic):
+        return TextAttentionCritic(
+            critic.model,
+            critic.tokenizer,
+            num_agents,
+            num_heads=args.attention_heads,
+            value_head=critic.value_head,
+            generator=torch.Generator().manual_seed(derived_seed(args.seed, ATTENTION)),
+        )
+    wanted = {"num_agents": num_agents, "attention_heads": args.attention_heads}
+    own = {
+        "num_agents": critic.attention.num_agents,
+        "attention_heads": critic.attention.others.num_heads,
+    }
+    for name, value in wanted.items():
+        if own[name] != value and (name == "num_agents" or value != default_of(args, name)):
+            raise ValueError(
+                f"{name} ({value}) must be that of the critic ({own[name]}); make a "
+                "TextAttentionCritic that fits, or pass a model."
+            )
+    critic.attention.to(critic.device)
+    return critic
 
 
 def _critic_sources(

@@ -73,23 +73,31 @@ class AgentCritics(CriticSide):
 class JointCritic(CriticSide):
     """One critic for the team, stepped once per minibatch of joint samples.
 
-    The samples of a team that share a joint step are one joint sample; its target is the mean of
-    theirs (they differ where agents have rewards of their own).
+    The samples of a team that share a joint step are one joint sample. Where they have one value,
+    its target is the mean of theirs (they differ where agents have rewards of their own).
 
     Args:
         judge: the critic.
         num_agents: of the team.
         batch_size: joint samples per optimiser step.
         stream: first numbers of the streams that shuffle.
+        one_value: the samples of a joint step have the same value, rather than one each.
     """
 
     def __init__(
-        self, judge: CriticJudge, num_agents: int, batch_size: int, stream: tuple[int, ...]
+        self,
+        judge: CriticJudge,
+        num_agents: int,
+        batch_size: int,
+        stream: tuple[int, ...],
+        *,
+        one_value: bool = True,
     ) -> None:
         super().__init__([judge.values] * num_agents, [judge.optimizer])
         self.judge = judge
         self.batch_size = batch_size
         self.stream = stream
+        self.one_value = one_value
         self.updates = 0
 
     @override
@@ -99,7 +107,7 @@ class JointCritic(CriticSide):
         for group in groups:
             group.set_targets(discount)
             for sample in group.samples:
-                if not sample.joint.judged:
+                if not (self.one_value and sample.joint.judged):
                     turn = teams.setdefault(group.turn_idx, {})
                     turn.setdefault(sample.joint, []).append(sample)
         metrics: dict[str, float] = {}
@@ -109,17 +117,23 @@ class JointCritic(CriticSide):
         return metrics
 
     def _learn(self, turn_idx: int, teams: list[list[Sample]]) -> dict[str, float]:
-        targets = {team[0]: sum(s.target for s in team) / len(team) for team in teams}
         stream = (*self.stream, self.updates, turn_idx)
         steps = []
-        for minibatch in minibatches(list(targets), self.batch_size, stream):
-            steps.append(self.judge.step(minibatch, [targets[sample] for sample in minibatch]))
-            for sample in minibatch:
-                sample.joint.judged = True
+        for minibatch in minibatches(teams, self.batch_size, stream):
+            steps.append(self._step(minibatch))
+            for team in minibatch:
+                team[0].joint.judged = True
         return {
             f"team/turn_{turn_idx + 1}/{name}": sum(step[name] for step in steps) / len(steps)
             for name in steps[0]
         }
+
+    def _step(self, teams: Sequence[list[Sample]]) -> dict[str, float]:
+        if self.one_value:
+            targets = [sum(sample.target for sample in team) / len(team) for team in teams]
+            return self.judge.step([team[0] for team in teams], targets)
+        samples = [sample for team in teams for sample in team]
+        return self.judge.step(samples, [sample.target for sample in samples])
 
     @override
     def prepare(self, group: Group) -> None:

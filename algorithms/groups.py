@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from marlogue.algorithms.returns import normalized, td_target
 from marlogue.algorithms.sample import Sample
+
+ItemT = TypeVar("ItemT")
 
 
 @dataclass
@@ -65,8 +68,8 @@ def make_groups(
 
 
 def minibatches(
-    samples: Sequence[Sample], batch_size: int, stream: Sequence[int]
-) -> list[list[Sample]]:
+    samples: Sequence[ItemT], batch_size: int, stream: Sequence[int]
+) -> list[list[ItemT]]:
     """Shuffle by a named stream of random numbers and cut; the last may be smaller."""
     order = np.random.default_rng(tuple(stream)).permutation(len(samples))
     return [

@@ -10,10 +10,10 @@ from marlogue.algorithms.critic_building import (
     CriticSource,
     add_value_heads,
     build_critics,
-    same_vocabulary,
+    own_text,
 )
 from marlogue.algorithms.critic_sides import AgentCritics, CriticSide, TrunkCritics
-from marlogue.algorithms.histories import OwnHistory
+from marlogue.algorithms.histories import OwnHistory, OwnText
 from marlogue.algorithms.judges import CriticJudge, TrunkTerm, Values
 from marlogue.algorithms.on_policy import OnPolicyTrainer
 from marlogue.algorithms.optimizer import Optimizer
@@ -70,7 +70,9 @@ class IACTrainer(OnPolicyTrainer):
             [
                 Values(
                     policy,
-                    OwnHistory(self.args.critic_type, policy.tokenizer, [True] * len(self.agents)),
+                    OwnHistory(
+                        OwnText(self.args.critic_type, policy.tokenizer, [True] * len(self.agents))
+                    ),
                     self.args.micro_batch_size,
                     self._compute(policy.device),
                 )
@@ -95,8 +97,7 @@ class IACTrainer(OnPolicyTrainer):
         return AgentCritics([judges[critic] for critic in self.critics])
 
     def _make_judge(self, critic: Critic) -> CriticJudge:
-        shares_ids = [same_vocabulary(critic.tokenizer, p.tokenizer) for p in self.agents]
-        history = OwnHistory(self.args.critic_type, critic.tokenizer, shares_ids)
+        history = OwnHistory(own_text(self.args, critic, self.agents))
         return CriticJudge(
             critic,
             Values(critic, history, self.args.micro_batch_size, self._compute(critic.device)),

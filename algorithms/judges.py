@@ -6,20 +6,22 @@ one per agent, on a critic of its own or on the agent's trunk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from marlogue.agents import Critic, LLMPolicy, Scores, micro_batches
-from marlogue.algorithms.histories import History
+from marlogue.agents import Critic, LLMPolicy, Scores
+from marlogue.algorithms.histories import History, by_length
 from marlogue.algorithms.losses import clipped_value_loss, value_loss
 from marlogue.algorithms.optimizer import Optimizer
 from marlogue.algorithms.sample import Sample
 
 Compute = Callable[[], AbstractContextManager[object]]
+#: Cuts histories into micro-batches of at most so many sequences.
+Split = Callable[[Sequence[Any], int | None, torch.device], Iterator[list[int]]]
 
 
 class ValueModel(Protocol):
@@ -29,7 +31,7 @@ class ValueModel(Protocol):
     def device(self) -> torch.device:
         """Where the model is."""
 
-    def values(self, histories: Sequence[Sequence[int]]) -> Tensor:
+    def values(self, histories: Sequence[Any]) -> Tensor:
         """Values [B] of B histories in one batch, differentiable."""
 
 
@@ -42,8 +44,9 @@ class Values:
     Args:
         model: predicts.
         history: what it reads of a sample.
-        micro_batch_size: histories in one forward pass; None to let their length decide.
+        micro_batch_size: sequences in one forward pass; None to let their length decide.
         compute: precision of the computation, as a context.
+        micro_batches: how histories are cut.
     """
 
     def __init__(
@@ -52,11 +55,13 @@ class Values:
         history: History,
         micro_batch_size: int | None,
         compute: Compute,
+        micro_batches: Split = by_length,
     ) -> None:
         self.model = model
         self.history = history
         self.micro_batch_size = micro_batch_size
         self.compute = compute
+        self._micro_batches = micro_batches
         self.waiting: list[Sample] = []
 
     def expect(self, samples: Iterable[Sample]) -> None:
@@ -83,7 +88,7 @@ class Values:
         if not self.waiting:
             return
         histories = list(dict.fromkeys(self.history(sample) for sample in self.waiting))
-        predicted: dict[tuple[int, ...], float] = {}
+        predicted: dict[Any, float] = {}
         for rows in self.split(histories):
             some = [histories[row] for row in rows]
             with self.compute():
@@ -91,16 +96,15 @@ class Values:
             predicted.update(zip(some, values.tolist(), strict=True))
         self.fill(predicted)
 
-    def fill(self, predicted: dict[tuple[int, ...], float]) -> None:
+    def fill(self, predicted: dict[Any, float]) -> None:
         """Give the waiting samples their values."""
         for sample in self.waiting:
             sample.value = predicted[self.history(sample)]
         self.waiting = []
 
-    def split(self, histories: Sequence[Sequence[int]]) -> Iterable[list[int]]:
+    def split(self, histories: Sequence[Any]) -> Iterable[list[int]]:
         """Rows of micro-batches."""
-        lengths = [len(history) for history in histories]
-        return micro_batches(lengths, self.micro_batch_size, self.model.device)
+        return self._micro_batches(histories, self.micro_batch_size, self.model.device)
 
 
 class CriticJudge:
@@ -129,12 +133,12 @@ class CriticJudge:
         that of one pass each. Values that still wait are filled in from the same pass.
         """
         histories = [self.values.history(sample) for sample in samples]
-        members: dict[tuple[int, ...], list[int]] = {}
+        members: dict[Any, list[int]] = {}
         for row, history in enumerate(histories):
             members.setdefault(history, []).append(row)
         unique = list(members)
         wanted = torch.tensor(list(targets), dtype=torch.float32, device=self.critic.device)
-        predicted: dict[tuple[int, ...], float] = {}
+        predicted: dict[Any, float] = {}
         total = 0.0
         for rows in self.values.split(unique):
             some = [unique[row] for row in rows]

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from marlogue.agents import Critic
+from marlogue.agents import Critic, TextAttentionCritic
 from marlogue.algorithms.config import MAACConfig
-from marlogue.algorithms.critic_building import CriticSource, build_critics
+from marlogue.algorithms.critic_building import (
+    CriticSource,
+    build_critics,
+    own_text,
+    with_attention,
+)
 from marlogue.algorithms.critic_sides import AgentCritics, CriticSide, JointCritic
-from marlogue.algorithms.histories import JointFormatter, JointHistory
-from marlogue.algorithms.judges import CriticJudge, Values
+from marlogue.algorithms.histories import (
+    History,
+    JointFormatter,
+    JointHistory,
+    TeamTexts,
+    by_length,
+    by_team,
+)
+from marlogue.algorithms.judges import CriticJudge, Split, Values
 from marlogue.algorithms.on_policy import OnPolicyTrainer
 from marlogue.algorithms.optimizer import Optimizer
 from marlogue.algorithms.streams import CRITIC_SHUFFLE
@@ -32,6 +44,20 @@ class MAACTrainer(OnPolicyTrainer):
         critic:   value_loss_coef * mean (y - V)^2
 
     With ``critic_type="q"`` Q(h, a) takes the place of V(h), read after the joint action.
+
+    With ``critic_architecture="attention"`` there is no joint text: the critic reads each agent's
+    text by itself, and what it makes of them attends to each other (Iqbal and Sha 2019,
+    "Actor-Attention-Critic for Multi-Agent Reinforcement Learning"; see
+    :class:`marlogue.agents.TextAttentionCritic`). ``credit="agent"`` then gives each agent a value
+    and a TD error of its own::
+
+        y_i   = r_i + discount * B_i(next)
+        B_i   = V_i(h)                               critic_type="v"
+        B_i   = b_i(h, a_-i)                         critic_type="q": knows all answers but a_i
+        A_i   = y_i - B_i
+
+    Neither depends on a_i, so the gradient stays unbiased (the counterfactual baseline of Foerster
+    et al. 2018, learnt by regression where it cannot be summed over all completions).
 
     Args:
         args: the configuration.
@@ -79,7 +105,7 @@ class MAACTrainer(OnPolicyTrainer):
     def _make_critic_side(
         self, critic_model: CriticSource | None, critics: Sequence[CriticSource] | None
     ) -> CriticSide:
-        self.critics: list[Critic] = build_critics(
+        critic = build_critics(
             self.args,
             critic_model=critic_model,
             critics=critics,
@@ -87,20 +113,45 @@ class MAACTrainer(OnPolicyTrainer):
             policies=self.agents,
             model_config=self.model_config,
             value_head_hidden_dim=self.model_config.get("critic_value_head_hidden_dim"),
-        )
-        critic = self.critics[0]
+        )[0]
+        critic, history, micro_batches = self._reading(critic)
+        self.critics: list[Critic] = [critic]
         judge = CriticJudge(
             critic,
             Values(
                 critic,
-                JointHistory(critic.tokenizer, self.args.critic_type, self._joint_formatter),
+                history,
                 self.args.micro_batch_size,
                 self._compute(critic.device),
+                micro_batches,
             ),
             Optimizer(critic.parameters(), self.critic_learning_rate, self.args.max_grad_norm),
             self.args.value_loss_coef,
         )
         if self.args.critic_update == "joint":
             stream = (self.args.seed, CRITIC_SHUFFLE)
-            return JointCritic(judge, len(self.agents), self.args.batch_size, stream)
+            one_value = self.args.credit == "team"
+            return JointCritic(
+                judge, len(self.agents), self.args.batch_size, stream, one_value=one_value
+            )
         return AgentCritics([judge] * len(self.agents))
+
+    def _reading(self, critic: Critic) -> tuple[Critic, History, Split]:
+        """The critic, what it reads of a sample, and how that is cut into micro-batches."""
+        if self.args.critic_architecture == "attention":
+            if self._joint_formatter is not joint_text:
+                raise ValueError(
+                    "joint_formatter writes a joint text, and critic_architecture='attention' "
+                    "reads none; leave it out."
+                )
+            texts = TeamTexts(
+                own_text(self.args, critic, self.agents), of_team=self.args.credit == "team"
+            )
+            return with_attention(critic, self.args, len(self.agents)), texts, by_team
+        if isinstance(critic, TextAttentionCritic):
+            raise ValueError(
+                "the critic (a TextAttentionCritic) reads no joint text; set "
+                "critic_architecture='attention', or pass a Critic."
+            )
+        joint = JointHistory(critic.tokenizer, self.args.critic_type, self._joint_formatter)
+        return critic, joint, by_length

@@ -20,11 +20,13 @@ class Joint:
     Attributes:
         prompts: N prompts, in the agents' order; empty text for an agent that has left.
         completions: N completions, likewise.
+        actions: the same as token ids; None for an agent that waited or has left.
         judged: a critic of joint samples has learnt from it.
     """
 
     prompts: tuple[str, ...]
     completions: tuple[str, ...]
+    actions: tuple[Completion | None, ...] = ()
     judged: bool = False
 
 

@@ -2,7 +2,8 @@
 
 ``agent_0``, ``agent_1``, ... are folders that transformers' ``from_pretrained`` loads (model and
 tokenizer); ``critic_0``, ... likewise. A value head lies beside its trunk in
-``value_head.safetensors``. ``team.json`` says what is there and how prompts are written.
+``value_head.safetensors``, and the attention of a critic that has it in
+``attention.safetensors``. ``team.json`` says what is there and how prompts are written.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from marlogue import __version__
 from marlogue.agents import (
     Critic,
     LLMPolicy,
+    TextAttentionCritic,
     ValueHead,
     load_causal_lm,
     load_tokenizer,
@@ -28,7 +31,7 @@ from marlogue.agents.quiet import progress_bars
 State = dict[str, torch.Tensor]
 
 _TEAM = "team.json"
-_HEAD = "value_head.safetensors"
+_HEAD, _ATTENTION = "value_head", "attention"
 
 
 def save_team(policies: Sequence[LLMPolicy], critics: Sequence[Critic], folder: Path) -> None:
@@ -42,9 +45,7 @@ def save_team(policies: Sequence[LLMPolicy], critics: Sequence[Critic], folder: 
     about = {
         "marlogue": __version__,
         "agents": [_about(policy) for policy in policies],
-        "critics": [
-            {"value_head_hidden_dim": critic.value_head.head_hidden_dim} for critic in unique
-        ],
+        "critics": [_about_critic(critic) for critic in unique],
     }
     (folder / _TEAM).write_text(json.dumps(about, indent=2), encoding="utf-8")
 
@@ -66,14 +67,20 @@ def load_weights(policies: Sequence[LLMPolicy], critics: Sequence[Critic], folde
                 f"{folder} holds {len(saved)} {kind}, but this trainer has {len(here)}; build the "
                 "trainer as the one that saved it."
             )
+    for index, (saved, critic) in enumerate(zip(about["critics"], unique, strict=True)):
+        if saved.get("attention_heads") != _about_critic(critic)["attention_heads"]:
+            raise ValueError(
+                f"critic {index} in {folder} has attention_heads={saved.get('attention_heads')}, "
+                f"but this trainer's has {_about_critic(critic)['attention_heads']}; build the "
+                "trainer as the one that saved it."
+            )
     parts: list[LLMPolicy | Critic] = [*policies, *unique]
     places = [folder / f"agent_{index}" for index in range(len(policies))]
     places += [folder / f"critic_{index}" for index in range(len(unique))]
     saved_states = [_read_states(part, place) for part, place in zip(parts, places, strict=True)]
-    for part, (model, head) in zip(parts, saved_states, strict=True):
-        part.model.load_state_dict(model)
-        if part.value_head is not None:
-            part.value_head.load_state_dict(head)
+    for part, states in zip(parts, saved_states, strict=True):
+        for name, module in {"model": part.model, **_beside(part)}.items():
+            module.load_state_dict(states[name])
 
 
 def load_team(folder: str | Path) -> list[LLMPolicy]:
@@ -94,9 +101,9 @@ def load_team(folder: str | Path) -> list[LLMPolicy]:
             max_prompt_tokens=about["max_prompt_tokens"],
             prompt_overflow=about["prompt_overflow"],
         )
-        if (place / _HEAD).exists():
+        if _file(place, _HEAD).exists():
             policy.value_head = ValueHead(policy.trunk.width, about["value_head_hidden_dim"])
-            policy.value_head.load_state_dict(load_file(place / _HEAD))
+            policy.value_head.load_state_dict(load_file(_file(place, _HEAD)))
         policies.append(policy)
     return policies
 
@@ -111,6 +118,28 @@ def _about(policy: LLMPolicy) -> dict[str, Any]:
     }
 
 
+def _about_critic(critic: Critic) -> dict[str, Any]:
+    attention = critic.attention.others if isinstance(critic, TextAttentionCritic) else None
+    return {
+        "value_head_hidden_dim": critic.value_head.head_hidden_dim,
+        "attention_heads": None if attention is None else attention.num_heads,
+    }
+
+
+def _beside(part: LLMPolicy | Critic) -> dict[str, nn.Module]:
+    """What is saved beside a model, by the stem of its file."""
+    modules: dict[str, nn.Module] = {}
+    if part.value_head is not None:
+        modules[_HEAD] = part.value_head
+    if isinstance(part, TextAttentionCritic):
+        modules[_ATTENTION] = part.attention
+    return modules
+
+
+def _file(place: Path, stem: str) -> Path:
+    return place / f"{stem}.safetensors"
+
+
 def _read(folder: Path) -> dict[str, Any]:
     try:
         about: dict[str, Any] = json.loads((folder / _TEAM).read_text(encoding="utf-8"))
@@ -123,24 +152,28 @@ def _save_model(part: LLMPolicy | Critic, place: Path) -> None:
     with progress_bars(False):
         part.model.save_pretrained(place)
     part.tokenizer.save_pretrained(place)
-    if part.value_head is not None:
-        save_file(part.value_head.state_dict(), place / _HEAD)
+    for stem, module in _beside(part).items():
+        save_file(module.state_dict(), _file(place, stem))
 
 
-def _read_states(part: LLMPolicy | Critic, place: Path) -> tuple[State, State]:
-    """The saved weights of model and value head, which fit those of ``part``."""
+def _read_states(part: LLMPolicy | Critic, place: Path) -> dict[str, State]:
+    """The saved weights of a model and what lies beside it, which fit those of ``part``."""
     with progress_bars(False):
         model = type(part.model).from_pretrained(place, dtype=part.model.dtype).state_dict()
-    head = load_file(place / _HEAD) if (place / _HEAD).exists() else {}
-    own_head = {} if part.value_head is None else part.value_head.state_dict()
-    for what, saved, own in (("model", model, part.model.state_dict()), ("head", head, own_head)):
-        unlike = [name for name in {*saved, *own} if _shape(saved, name) != _shape(own, name)]
+    states: dict[str, State] = {"model": model}
+    for stem in (_HEAD, _ATTENTION):
+        states[stem] = load_file(_file(place, stem)) if _file(place, stem).exists() else {}
+    own = {"model": part.model.state_dict()}
+    own |= {stem: module.state_dict() for stem, module in _beside(part).items()}
+    for what, saved in states.items():
+        here = own.get(what, {})
+        unlike = [name for name in {*saved, *here} if _shape(saved, name) != _shape(here, name)]
         if unlike:
             raise ValueError(
                 f"the {what} in {place} has other weights than this trainer's (for example "
                 f"{min(unlike)}); build the trainer as the one that saved it."
             )
-    return model, head
+    return states
 
 
 def _shape(state: State, name: str) -> torch.Size | None:

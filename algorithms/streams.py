@@ -11,6 +11,7 @@ import numpy as np
 TRAIN, EVAL, SHUFFLE, CRITIC_SHUFFLE, VALUE_HEAD, RESET = range(6)
 # Of actor-attention-critic.
 NETWORKS, ACT, EXPLORE, DRAW, REPLAY = range(6, 11)
+ATTENTION = 11  # of a text critic
 
 
 def derived_seed(*stream: int) -> int:

@@ -154,6 +154,7 @@ class TestDefaults:
         tried = {*WHOLE, *REAL, *TRUTH, *CHOICES, *WHOLE_IAC, *REAL_IAC}
         tried |= {"agent_devices", "critic_devices", "reference_devices"}
         tried |= {"critic_update", "use_separate_critic", "guidance_weight"}
+        tried |= {"critic_architecture", "credit", "attention_heads"}
         assert {field.name for field in fields(config)} <= tried
 
 
@@ -210,6 +211,9 @@ class TestFields:
 
     def test_the_fields_of_one_algorithm(self):
         refused(MAACConfig, "critic_update", "both")
+        refused(MAACConfig, "critic_architecture", "concat")
+        refused(MAACConfig, "credit", "all")
+        refused(MAACConfig, "attention_heads", 0)
         refused(IACConfig, "use_separate_critic", "false")
         assert MAACConfig(critic_update="joint").critic_update == "joint"
 
