@@ -1,6 +1,6 @@
 """Environments of texts, and of vectors, as PettingZoo parallel environments."""
 
-from marlogue.envs import coordination_v0, spread_v0, story_length_v0
+from marlogue.envs import coordination_v0, pursuit_v0, spread_v0, story_length_v0
 from marlogue.envs.aec import to_aec
 from marlogue.envs.checks import check_text_env
 from marlogue.envs.episodes import StepResult
@@ -36,6 +36,7 @@ __all__ = [
     "make",
     "make_numeric",
     "parallel_env",
+    "pursuit_v0",
     "raw_env",
     "spread_v0",
     "story_length_v0",
