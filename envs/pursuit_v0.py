@@ -16,7 +16,7 @@ catch. With `shared_reward` all get the mean of that. The episode terminates whe
 As in SISL: map, moves, catches, rewards of catches and time, observations, ends. Not as there: tags
 are counted once per step, after all have moved (SISL counts after each pursuer's move, takes the
 mean over these countings, and counts an evader on the same border cell as beside); members of one
-side may begin next to each other; an episode whose last evader is caught in the last step allowed is
+side may begin next to each other; an episode whose last evader is caught in the very last step is
 terminated, not truncated; one seed gives other episodes.
 """
 
