@@ -74,7 +74,7 @@ def make_trainer(kind: str, **changes: Any) -> Any:
     arguments = (
         *("critics", "critic_model", "agent_model", "eval_dataset", "env", "eval_env", "callbacks"),
         *("metrics_callback", "logdir", "model_config", "joint_formatter", "formatters"),
-        *("reward_processor", "wandb_config"),
+        *("reward_processor", "wandb_config", "guidance"),
     )
     for name in list(changes):
         if name in own or name in arguments:
