@@ -144,6 +144,20 @@ class AttentionTrace:
         nats, shares = head_entropies(rows, others)
         return nats.tolist(), shares.tolist()
 
+    def entropies_by_step(self) -> NDArray[np.float32]:
+        """[K, H], of the kept steps' weights, divided by the log of the number of others; NaN
+        where no agent had two."""
+        rows = np.full(self.weights.shape[:2], np.nan, np.float32)
+        for index, (weights, there) in enumerate(
+            zip(self.weights, self.present[self.steps], strict=True)
+        ):
+            known, others = choices(
+                torch.from_numpy(weights[None].astype(np.float32)), torch.from_numpy(there[None])
+            )
+            if len(known):
+                rows[index] = head_entropies(known, others)[1].numpy()
+        return rows
+
     def uniform(self) -> float:
         """What each other agent would get if all got the same, mean over kept steps and agents;
         NaN where nobody ever had company."""
