@@ -7,9 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
+
 from marlogue.agents import Completion, LLMPolicy, SamplingParams
 from marlogue.algorithms.returns import expected_returns
 from marlogue.algorithms.sample import Joint, Sample
+from marlogue.algorithms.text_guidance import TextGuide
 from marlogue.envs import BatchRunner, Episode, Start, StepResult
 from marlogue.envs.waiting import waits
 
@@ -35,6 +38,7 @@ class Collector:
         bootstrap_actions: also sample an action for the final observation of a truncated episode
             (a Q critic bootstraps from it).
         parallel: let policies on different devices generate at the same time.
+        guide: asked for advantages of what is said; None for none.
     """
 
     runner: BatchRunner
@@ -44,6 +48,7 @@ class Collector:
     stream: tuple[int, ...]
     bootstrap_actions: bool = False
     parallel: bool = False
+    guide: TextGuide | None = None
 
     def collect(self, items: Sequence[Item], num_generations: int = 1) -> list[list[Sample]]:
         """Play ``num_generations`` episodes of each item, all of them together.
@@ -61,6 +66,9 @@ class Collector:
             answers = self._act(running)
             for record, answer in zip(running, answers, strict=True):
                 record.open_turn(answer)
+                if self.guide is not None:
+                    env = self.runner.env_of(record.episode.index)
+                    record.ask(self.guide, env, answer)
             results = self.runner.step(
                 [record.episode for record in running],
                 [record.actions(answer) for record, answer in zip(running, answers, strict=True)],
@@ -187,6 +195,22 @@ class _Record:
                 self._latest[agent].next = sample
             self._latest[agent] = sample
             self.samples.append(sample)
+
+    def ask(self, guide: TextGuide, env: ParallelEnv, answer: dict[str, Completion]) -> None:
+        """Have the samples of the turn that was just opened guided."""
+        infos = self.episode.infos
+        row = next((infos[a]["row"] for a in answer if "row" in infos.get(a, {})), None)
+        which = f"item {self.item_idx}" if row is None else f"row {row}"
+        advantages = guide(
+            env,
+            {agent: self.episode.observations[agent] for agent in self.episode.agents},
+            self.actions(answer),
+            infos,
+            list(answer),
+            f"{which}, turn {self.turn}",
+        )
+        for agent, advantage in advantages.items():
+            self._latest[agent].guidance = advantage
 
     def close_turn(self, result: StepResult) -> None:
         """Credit each agent's latest sample: with what it earned by answering, and with what came

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from marlogue.algorithms.guidance import gradient_cosine
 from marlogue.algorithms.returns import normalized, td_target
 from marlogue.algorithms.sample import Sample
 
@@ -47,6 +48,21 @@ class Group:
             errors = normalized(errors)
         for sample, advantage in zip(self.samples, errors.tolist(), strict=True):
             sample.advantage = advantage
+
+    def mix_guidance(self, weight: float) -> dict[str, float]:
+        """Make ``(1 - w) A + w G`` of the advantages A; G is what the guidance gave, centred and
+        scaled to unit spread within the group, as normalised advantages are.
+
+        Returns:
+            The cosine of the angle between A and G over the group, 0 where one of them is 0: the
+            correlation, for normalised advantages.
+        """
+        learned = torch.tensor([s.advantage for s in self.samples], dtype=torch.float64)
+        guidance = normalized(torch.tensor([s.guidance for s in self.samples], dtype=torch.float64))
+        mixed = (1 - weight) * learned + weight * guidance
+        for sample, advantage in zip(self.samples, mixed.tolist(), strict=True):
+            sample.advantage = advantage
+        return {"guidance_cosine": gradient_cosine(learned, guidance).item()}
 
 
 def make_groups(

@@ -74,6 +74,10 @@ class MAACTrainer(OnPolicyTrainer):
         train_dataset, eval_dataset: rows.
         env, eval_env: a text ``ParallelEnv`` (or a function that makes one), in place of datasets
             and callbacks.
+        guidance: what is known about the task: ``guidance(state, actions, infos)`` gives one
+            advantage per agent, before each turn; see
+            :class:`marlogue.algorithms.text_guidance.TextGuide`. True for the environment's own
+            method. Its part in the advantage is ``guidance_weight``.
         model_config: how models are loaded; see
             :func:`marlogue.algorithms.building.check_model_config`.
         metrics_callback: called with the samples of each item once they have been learnt from

@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 
 from marlogue.agents import Critic, LLMPolicy, update_mode
 from marlogue.algorithms.actor import Actor
+from marlogue.algorithms.annealing import as_anneal
 from marlogue.algorithms.building import (
     AgentSource,
     ModelSource,
@@ -41,6 +42,8 @@ from marlogue.algorithms.reporter import Reporter
 from marlogue.algorithms.sample import Sample
 from marlogue.algorithms.saving import load_weights, save_team
 from marlogue.algorithms.streams import EVAL, SHUFFLE, TRAIN
+from marlogue.algorithms.team_guidance import Guidance
+from marlogue.algorithms.text_guidance import TextGuide
 from marlogue.envs import BatchRunner
 from marlogue.envs.callbacks import noted
 
@@ -76,6 +79,7 @@ class OnPolicyTrainer(ABC):
         eval_dataset: Any = None,
         env: EnvOrFactory | None = None,
         eval_env: EnvOrFactory | None = None,
+        guidance: Guidance | bool | None = None,
         model_config: Mapping[str, Any] | None = None,
         metrics_callback: MetricsCallback | None = None,
         wandb_config: Mapping[str, Any] | None = None,
@@ -109,6 +113,8 @@ class OnPolicyTrainer(ABC):
             shuffle=args.shuffle or self.environments.shuffles,
             seed=args.seed,
         )
+        self.guide = self._make_guide(guidance)
+        self._guidance_weight = 0.0
         self._schedule = make_schedule(args.lr_scheduler_type, args.warmup_steps, self.items.total)
         self.agents: list[LLMPolicy] = build_policies(
             args,
@@ -278,6 +284,10 @@ class OnPolicyTrainer(ABC):
                 metrics = self.critic_side.step(group, minibatch)
                 if number == 0:
                     group.set_advantages(self.args.advantage_normalization)
+                    if self.guide is not None:
+                        told = group.mix_guidance(self._guidance_weight)
+                        self.reporter.step(told, prefix)
+                        self.reporter.step(told, f"team/turn_{group.turn_idx + 1}")
                 metrics |= self.actors[group.agent_idx].step(minibatch)
                 self.reporter.step(metrics, prefix)
                 self.reporter.step(metrics, f"team/turn_{group.turn_idx + 1}")
@@ -318,7 +328,21 @@ class OnPolicyTrainer(ABC):
             stream=(self.args.seed, TRAIN),
             bootstrap_actions=self.args.critic_type == "q",
             parallel=self.args.parallel_training == "mp",
+            guide=self.guide,
         )
+
+    def _make_guide(self, guidance: Guidance | bool | None) -> TextGuide | None:
+        if guidance is None or guidance is False:
+            return None
+        guide = TextGuide(guidance)
+        guide.of(self.environments.train_runner.env_of(0))  # fails now where there is none
+        weight = as_anneal(self.args.guidance_weight)
+        if self.items.total is None and weight.start != weight.end:
+            raise ValueError(
+                f"guidance_weight ({weight}) changes over a run of known length; set max_steps, "
+                "or a number."
+            )
+        return guide
 
     def _make_evaluator(self) -> Evaluator:
         assert self.environments.eval is not None
@@ -350,14 +374,23 @@ class OnPolicyTrainer(ABC):
 
     def _set_learning_rates(self) -> None:
         factor = self._schedule(self._items_at_last_update)
+        rates = self._next_guidance_weight()
         self._items_at_last_update = self.items.taken
         optimizers = [actor.optimizer for actor in self.actors] + self.critic_side.optimizers
         for optimizer in optimizers:
             optimizer.set_progress(factor)
-        rates = {"train/agent_learning_rate": self.actors[0].optimizer.learning_rate}
+        rates["train/agent_learning_rate"] = self.actors[0].optimizer.learning_rate
         if self.critic_side.optimizers:
             rates["train/critic_learning_rate"] = self.critic_side.optimizers[0].learning_rate
         self.reporter.latest(rates)
+
+    def _next_guidance_weight(self) -> dict[str, float]:
+        """The weight by the share of the items that were learnt from, as for learning rates."""
+        if self.guide is None:
+            return {}
+        progress = self._items_at_last_update / (self.items.total or 1)
+        self._guidance_weight = as_anneal(self.args.guidance_weight)(progress)
+        return {"train/guidance_weight": self._guidance_weight}
 
     @contextmanager
     def _saved_on_failure(self) -> Iterator[None]:

@@ -56,6 +56,7 @@ class Sample:
         value: V(h) or Q(h, a) as predicted at collection.
         target: TD target of the value.
         advantage: what weighs log pi in the update, normalised where that is asked for.
+        guidance: advantage that a ``guidance`` gave for it, as it was given.
         log_prob: log pi(a|h), as first computed (for the KL penalty, or else in the update).
         return_: undiscounted sum of the rewards from this turn on.
     """
@@ -77,6 +78,7 @@ class Sample:
     value: float = UNKNOWN
     target: float = UNKNOWN
     advantage: float = UNKNOWN
+    guidance: float = UNKNOWN
     log_prob: float = UNKNOWN
     return_: float = UNKNOWN
 

@@ -73,6 +73,10 @@ class ForeignEpisodes:
         }
         return list(live), result._replace(rewards=rewards)
 
+    def env(self, index: int) -> ParallelEnv:
+        """The copy that plays an episode."""
+        return self._copies[index]
+
     def close(self) -> None:
         """Close the copies."""
         self._copies.close()

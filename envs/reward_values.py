@@ -61,11 +61,12 @@ def read_rewards(
     ]
 
 
-def as_finite(value: Any, what: str, where: str) -> float:
+def as_finite(value: Any, what: str, where: str, kind: str = "rewards") -> float:
     """Read a number.
 
     Raises:
-        ValueError: when it is not a number, NaN or infinite; says `what` and `where`.
+        ValueError: when it is not a number, NaN or infinite; says `what` and `where`, and that
+            its `kind` must be finite.
     """
     plain = _plain(value)
     if not _is_number(plain):
@@ -75,7 +76,7 @@ def as_finite(value: Any, what: str, where: str) -> float:
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise ValueError(f"{what} ({where}); rewards must be finite")
+        raise ValueError(f"{what} ({where}); {kind} must be finite")
     return number
 
 

@@ -76,6 +76,10 @@ class Episodes(Protocol):
         """Play a turn of some; returns the agents that live on and the result of each."""
         ...
 
+    def env(self, index: int) -> ParallelEnv:
+        """The environment that plays an episode."""
+        ...
+
     def close(self) -> None:
         """Release what the episodes hold."""
         ...
@@ -169,6 +173,11 @@ class BatchRunner:
             episode.infos = dict(result.infos)
         return [result for _, result in stepped]
 
+    def env_of(self, index: int) -> ParallelEnv:
+        """The environment that plays an episode: a copy of its own, or for a `TextEnv` the
+        definition that all episodes share (and no episode's state)."""
+        return self._backend.env(index)
+
     def close(self) -> None:
         """Close the copies that the runner made."""
         self._episodes = []
@@ -222,6 +231,10 @@ class TextEpisodes:
         for index, (state, _) in zip(indices, stepped, strict=True):
             self._states[index] = state
         return [([] if state.over else list(task.agents), result) for state, result in stepped]
+
+    def env(self, index: int) -> ParallelEnv:
+        """The definition that the episodes share."""
+        return self._env
 
     def close(self) -> None:
         """Forget the episodes."""

@@ -56,6 +56,17 @@ def test_slices_of_rows_need_no_quotes_here(run: Run, rows: str) -> None:
     assert run("train", "--config", "tiny.yaml", "--max_steps", "1", f"--env.rows={rows}").err == ""
 
 
+def test_a_number_that_changes(run: Run, here: Path) -> None:
+    (here / "run.yaml").write_text("args: {guidance_weight: {start: 0.5, end: 0}}")
+    shown = effective(run, "--config", "run.yaml")["args"]["guidance_weight"]
+    assert shown == {"start": 0.5, "end": 0.0, "until": 1.0, "shape": "linear"}
+    assert effective(run, "--guidance_weight", "0.25")["args"]["guidance_weight"] == 0.25
+    refused = run("train", "--guidance_weight", "{strt: 0.5}")
+    assert refused.status == 2
+    assert "args.guidance_weight ({'strt': 0.5}) must be" in refused.err
+    assert "a mapping without strt, which is no key of it" in refused.err
+
+
 def test_printed_configuration_is_one(run: Run, here: Path) -> None:
     printed = run("train", "--config", "tiny.yaml", "--seed", "5", "--print_config").out
     (here / "printed.yaml").write_text(printed)

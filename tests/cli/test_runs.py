@@ -37,6 +37,9 @@ def say_again(prompt, num_agents):
 def length(samples):
     return {"seen": float(len(samples))}
 
+def hint(state, actions, infos):
+    return [float(len(state[agent])) for agent in actions]
+
 def text(prompts, completions=None):
     return " ".join(prompts)
 """
@@ -84,6 +87,7 @@ def test_evaluations_of_the_trainer_are_not_repeated(run: Run) -> None:
     "words",
     [
         ["--critic_type", "q", "--critic_update", "joint"],
+        ["--critic_architecture", "attention", "--credit", "agent", "--critic_type", "q"],
         ["--algorithm", "iac"],
         ["--algorithm", "iac", "--use_separate_critic", "false", "--critic_model", "null"],
         ["--env.kwargs.num_turns", "2", "--num_generations", "1", "--max_steps", "4"],
@@ -116,17 +120,20 @@ def test_callables_of_the_users_own_file(run: Run, here: Path) -> None:
         "reward_processor": "my_task.times_ten",
         "formatters": ["my_task.tell", "my_task.tell"],
         "external_transition": "my_task.say_again",
+        "guidance": "my_task.hint",
         "metrics_callback": "my_task.length",
         "joint_formatter": "my_task.text",
         "callbacks": ["my_hooks.Count", {"name": "my_hooks.Count", "kwargs": {"word": "again"}}],
         "logdir": "runs/a",
     }
+    config["args"]["guidance_weight"] = {"start": 0.5, "end": 0.5}
     (here / "mine.yaml").write_text(yaml.safe_dump(config))
     ran = run("train", "--config", "mine.yaml")
     assert ran.status == 0, ran.err
     assert "updates: 2\nagain: 2\n" in ran.out
     rows = [json.loads(line) for line in (here / "runs/a/progress.json").read_text().splitlines()]
     assert any(row.get("seen") == 4.0 for row in rows)  # 2 agents, 2 generations
+    assert any(row.get("train/guidance_weight") == 0.5 for row in rows)
 
 
 def test_what_a_call_makes_can_be_a_callback(run: Run, here: Path) -> None:

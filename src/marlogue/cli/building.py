@@ -65,6 +65,9 @@ def make_trainer(settings: Settings, callbacks: Sequence[Callback], logdir: Any)
         "logdir": logdir,
         **played,
     }
+    guidance = settings["guidance"]
+    given = isinstance(guidance, bool)
+    arguments["guidance"] = guidance if given else resolve(guidance, "guidance")
     if settings["joint_formatter"] is not None:
         if settings.algorithm != "maac":
             raise UsageError("joint_formatter is for maac; leave it out")

@@ -57,6 +57,11 @@ KEYS: dict[str, tuple[Any, str]] = {
         "dotted path of the formatter, or one per agent",
     ),
     "external_transition": (_Callable, "dotted path of what makes the prompts of later turns"),
+    "guidance": (
+        bool | str | Named | None,
+        "dotted path of a function of (state, actions, infos) that gives advantages of what the "
+        "agents say, or true for the environment's own",
+    ),
     "metrics_callback": (_Callable, "dotted path of a function from samples to figures"),
     "joint_formatter": (_Callable, "MAAC: dotted path of what writes the critic's text"),
     "callbacks": (_Models, "dotted paths of Callback classes, or names with kwargs"),
@@ -76,6 +81,7 @@ _SPECS: dict[str, type] = {
     **dict.fromkeys(("agent_model", "agents", "critic_model", "critics", "callbacks"), Named),
     **dict.fromkeys(("reward_func", "reward_processor", "formatters"), Named),
     **dict.fromkeys(("external_transition", "metrics_callback", "joint_formatter"), Named),
+    "guidance": Named,
 }
 
 
