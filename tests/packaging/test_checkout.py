@@ -145,9 +145,16 @@ def test_continuous_integration_runs_every_group() -> None:
     assert " ".join(GROUPS) in (ROOT / ".ci/run").read_text(encoding="utf-8")
 
 
-def test_extra_dev_has_what_the_small_model_needs() -> None:
+@pytest.mark.parametrize("extra", ["smollm2", "mpe", "sisl", "magent2"])
+def test_extra_dev_has_what_the_main_tests_need(extra: str) -> None:
     extras = read_setup()["options.extras_require"]
-    assert requirement_names(extras["smollm2"]) <= requirement_names(extras["dev"])
+    assert set(extras[extra].split("\n")) <= set(extras["dev"].split("\n"))
+
+
+@pytest.mark.parametrize("name", ["box2d", "pygame-ce", "pymunk", "scipy"])
+def test_what_the_environments_of_others_need_is_pinned(name: str) -> None:
+    pinned = requirement_names((ROOT / "constraints.txt").read_text(encoding="utf-8"))
+    assert name in pinned
 
 
 def test_version_is_the_installed_one() -> None:
