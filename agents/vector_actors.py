@@ -14,6 +14,7 @@ from marlogue.agents.action_distributions import (
     DiscreteActions,
     TanhGaussian,
 )
+from marlogue.agents.attention import rows_of
 from marlogue.agents.mlp import Activation, GroupedMLP
 from marlogue.agents.sharing import Sharing, SharingName, require_sizes, sharing_parameters
 from marlogue.agents.teams import TeamSpec
@@ -156,6 +157,7 @@ class VectorActors(nn.Module):
         *,
         starts: Tensor | None = None,
         available: Tensor | None = None,
+        queries: Tensor | None = None,
     ) -> tuple[ActionDistribution, Tensor]:
         """The agents' distributions over actions, and the state after the last step.
 
@@ -165,15 +167,27 @@ class VectorActors(nn.Module):
             starts: [B] or [B, T] bool, True at the first step of an episode: the state is zeroed
                 before it. Only a recurrent trunk needs it.
             available: [B, (T,) N, A] bool, actions that are allowed now (discrete teams).
+            queries: [B, M] long, the agents that are asked, of one step and without recurrence;
+                None for all N in order.
 
         Returns:
-            `DiscreteActions` or `TanhGaussian` over [B, (T,) N], and the state [B, N, H].
+            `DiscreteActions` or `TanhGaussian` over [B, (T,) N] (or [B, M]), and the state
+            [B, N, H].
+
+        Raises:
+            ValueError: when shapes do not fit the team, or only some are asked of a recurrent
+                trunk, whose state is that of all.
         """
-        features, state = self.encode(observations, state, starts=starts)
-        return self.decide(features, available), state
+        features, state = self.encode(observations, state, starts=starts, queries=queries)
+        return self.decide(features, available, queries=queries), state
 
     def encode(
-        self, observations: Tensor, state: Tensor | None = None, *, starts: Tensor | None = None
+        self,
+        observations: Tensor,
+        state: Tensor | None = None,
+        *,
+        starts: Tensor | None = None,
+        queries: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """What the agents make of what they see (and remember): the first half of `forward`.
 
@@ -181,9 +195,10 @@ class VectorActors(nn.Module):
             Features [B, (T,) N, h] (with a recurrent trunk the state after each step), and the
             state [B, N, H] after the last step.
         """
-        self._check(observations)
-        groups = self.sharing.groups_of(None)
-        hidden = self.trunk(self.sharing.tokens([observations], None), groups=groups)
+        self._check(observations, queries)
+        groups = self.sharing.groups_of(queries)
+        seen = self.sharing.tokens([rows_of(observations, queries)], queries)
+        hidden = self.trunk(seen, groups=groups)
         if state is None:
             state = self.initial_state(len(observations))
         if self.memory is None:
@@ -194,21 +209,25 @@ class VectorActors(nn.Module):
         outputs, state = self.memory(steps, state, starts, groups)
         return outputs if observations.ndim == 4 else outputs.squeeze(1), state
 
-    def decide(self, features: Tensor, available: Tensor | None = None) -> ActionDistribution:
+    def decide(
+        self, features: Tensor, available: Tensor | None = None, *, queries: Tensor | None = None
+    ) -> ActionDistribution:
         """Distributions over actions from the features of `encode`: the second half."""
-        raw = self.head(features, groups=self.sharing.groups_of(None))
-        return self._distribution(raw, available)
-
-    def _distribution(self, raw: Tensor, available: Tensor | None) -> ActionDistribution:
+        raw = self.head(features, groups=self.sharing.groups_of(queries))
+        exists = self.exists if queries is None else self.exists[queries]
         if self.team.discrete:
-            allowed = self.exists if available is None else self.exists & available
+            allowed = exists if available is None else exists & rows_of(available, queries)
             return DiscreteActions.of(raw, allowed)
         mean, spread = raw.chunk(2, -1)
         low, high = LOG_STD_RANGE  # approached smoothly, so that the gradient never dies
         log_std = low + (high - low) * torch.sigmoid(spread + math.log(-low / high))
-        return TanhGaussian(mean, log_std, self.exists)
+        return TanhGaussian(mean, log_std, exists)
 
-    def _check(self, observations: Tensor) -> None:
+    def _check(self, observations: Tensor, queries: Tensor | None) -> None:
+        if queries is not None and (self.recurrent or observations.ndim != 3):
+            raise ValueError(
+                "queries must be None for a recurrent trunk or several steps; ask for all agents."
+            )
         wanted = (self.team.num_agents, self.team.observation_size)
         if observations.ndim not in (3, 4) or observations.shape[-2:] != wanted:
             raise ValueError(

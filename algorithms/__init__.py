@@ -1,5 +1,7 @@
 """Learners: MAAC and IAC, their configurations, and what they are made of."""
 
+from marlogue.algorithms.aac import AACTrainer
+from marlogue.algorithms.aac_config import AACConfig
 from marlogue.algorithms.annealing import Anneal
 from marlogue.algorithms.callbacks import Callback
 from marlogue.algorithms.config import ActorCriticConfig, IACConfig, MAACConfig
@@ -10,6 +12,8 @@ from marlogue.algorithms.sample import Joint, Sample
 from marlogue.algorithms.saving import load_team
 
 __all__ = [
+    "AACConfig",
+    "AACTrainer",
     "ActorCriticConfig",
     "Anneal",
     "Callback",

@@ -66,12 +66,14 @@ class ActorLoss:
         self, rows: Rows, asked: Asked, weight: float, told: bool
     ) -> tuple[Tensor, figures.Known]:
         alpha = self.networks.temperature
-        policy = rows.policy
+        policy = rows.policy(asked.queries)
         assert isinstance(policy, DiscreteActions)
         with torch.no_grad():
-            actions, _ = policy.sample(self.generator)
-            q = self.networks.critic(rows.seen, actions, rows.present, asked.queries)
-        log_probs = asked.of(policy.log_probs)
+            # The others are asked too, but nothing is learnt from them.
+            team = policy if asked.queries is None else rows.policy(None)
+            actions, _ = team.sample(self.generator)
+            q = self.networks.critic(rows.seen, actions, rows.attending, asked.queries)
+        log_probs = policy.log_probs
         own = asked.of(actions)
         self.entropies = losses.entropy(log_probs.detach())
         values, told_of = self._guided(q, log_probs, rows, asked, weight, told)
@@ -82,11 +84,11 @@ class ActorLoss:
         if self.name == "counterfactual":
             loss = losses.counterfactual_actor_loss(log_probs, own, values, alpha, asked.mask)
             return loss, told_of
-        team = team_of_values(
+        shared = team_of_values(
             losses.taken(values, own), asked.mask, rows.present, self.args.reward_sharing
         )
         chosen = losses.taken(log_probs, own)
-        return losses.shared_value_actor_loss(chosen, team, alpha, asked.mask), told_of
+        return losses.shared_value_actor_loss(chosen, shared, alpha, asked.mask), told_of
 
     def _guided(
         self,
@@ -121,14 +123,15 @@ class ActorLoss:
         self, rows: Rows, asked: Asked, weight: float, told: bool
     ) -> tuple[Tensor, figures.Known]:
         alpha = self.networks.temperature
+        policy = rows.policy(None)
         if self.args.deterministic:
-            actions = rows.policy.mode()
+            actions = policy.mode()
             log_probs = torch.zeros(actions.shape[:-1], device=actions.device)
         else:
-            actions, log_probs = rows.policy.sample(self.generator)
+            actions, log_probs = policy.sample(self.generator)
         shared = self.args.reward_sharing != "own"
         own, others = losses.own_and_others(actions, shared)
-        q = self.networks.critic(rows.seen, others, rows.present, asked.queries, own_actions=own)
+        q = self.networks.critic(rows.seen, others, rows.attending, asked.queries, own_actions=own)
         self.entropies = -asked.of(log_probs).detach()
         told_of: figures.Known = self._told(rows, actions, asked) if told else {}
         guidance = rows.guidance
@@ -179,7 +182,7 @@ def _taken_loss(rows: Rows, guidance: Tensor, asked: Asked) -> Tensor:
     if not kept.numel():
         return gains.sum() * 0.0
     scale = kept.std(correction=0).clamp(min=1e-6)
-    log_probs = asked.of(rows.policy.log_prob(rows.actions))
+    log_probs = rows.policy(asked.queries).log_prob(asked.of(rows.actions))
     return -losses.masked_mean(log_probs * (gains - kept.mean()) / scale, asked.mask)
 
 

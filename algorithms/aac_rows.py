@@ -25,13 +25,16 @@ class Rows(NamedTuple):
     """R moments of the team.
 
     Attributes:
-        policy: distributions of the current policies, with a graph, [R, N].
+        policy: from the query agents ([R, M]; None for all N) to the distributions of their
+            current policies, with a graph.
         next_policy: of the target policies at what followed.
         seen: [R, N, D], what the critic reads.
         next_seen: [R, N, D].
         actions: [R, N] or [R, N, A], as taken.
         present: [R, N] bool, agents that act.
-        next_present: [R, N] bool, agents whose future counts.
+        attending: the same as networks want it: None where everybody is present, which saves them
+            masks.
+        next_attending: [R, N] bool, agents whose future counts; or None likewise.
         weights: [R], importance weights.
         targets: from the next values [R, M] of the query agents, and who they are ([R, M]; None
             for all), to the targets [R, M].
@@ -39,13 +42,14 @@ class Rows(NamedTuple):
         guidance: [R, N] or [R, N, A], or None.
     """
 
-    policy: ActionDistribution
+    policy: Callable[[Tensor | None], ActionDistribution]
     next_policy: ActionDistribution
     seen: Tensor
     next_seen: Tensor
     actions: Tensor
     present: Tensor
-    next_present: Tensor
+    attending: Tensor | None
+    next_attending: Tensor | None
     weights: Tensor
     targets: Callable[[Tensor, Tensor | None], Tensor]
     available: Tensor | None
@@ -94,16 +98,20 @@ def rows_of_transitions(networks: AACNetworks, batch: Transitions, prepare: Prep
         asked = rows_of(rewards, queries), rows_of(batch.discounts, queries)
         return soft_td_targets(*asked, next_values)
 
+    def policy(queries: Tensor | None) -> ActionDistribution:
+        return networks.actors(seen, available=batch.available, queries=queries)[0]
+
     with torch.no_grad():
         next_policy, _ = networks.target_actors(next_seen, available=batch.next_available)
     return Rows(
-        policy=networks.actors(seen, available=batch.available)[0],
+        policy=policy,
         next_policy=next_policy,
         seen=seen,
         next_seen=next_seen,
         actions=batch.actions,
         present=batch.present,
-        next_present=batch.next_present,
+        attending=_unless_all(batch.present),
+        next_attending=_unless_all(batch.next_present),
         weights=batch.weights,
         targets=targets,
         available=batch.available,
@@ -139,20 +147,30 @@ def rows_of_sequences(
         rewards = prepare.rewards(batch.rewards)
         return n_step_targets(rewards, batch.discounts, along, batch.stops, n_step)[kept]
 
+    def policy(queries: Tensor | None) -> ActionDistribution:
+        assert queries is None
+        return networks.actors.decide(now(features), available)
+
     available = None if batch.available is None else now(batch.available)
+    present, next_present = batch.present[kept], batch.next_present[kept]
     with torch.no_grad():
         next_available = None if batch.available is None else later(batch.available)
         next_policy = networks.target_actors.decide(later(slow), next_available)
     return Rows(
-        policy=networks.actors.decide(now(features), available),
+        policy=policy,
         next_policy=next_policy,
         seen=torch.cat([now(seen), now(features).detach()], -1),
         next_seen=torch.cat([later(seen), later(slow)], -1),
         actions=batch.actions[kept],
-        present=batch.present[kept],
-        next_present=batch.next_present[kept],
+        present=present,
+        attending=_unless_all(present),
+        next_attending=_unless_all(next_present),
         weights=batch.weights[:, None].expand_as(kept)[kept],
         targets=targets,
         available=available,
         guidance=None if batch.guidance is None else batch.guidance[kept],
     )
+
+
+def _unless_all(present: Tensor) -> Tensor | None:
+    return None if bool(present.all()) else present

@@ -146,7 +146,7 @@ class AACLearner:
             log_probs = torch.zeros(actions.shape[:-1], device=actions.device)
         else:
             actions, log_probs = policy.sample(self.generator)
-        q = networks.target_critic(rows.next_seen, actions, rows.next_present, asked.queries)
+        q = networks.target_critic(rows.next_seen, actions, rows.next_attending, asked.queries)
         if networks.team.discrete:
             table = policy.log_probs  # type: ignore[attr-defined]
             return expected_value(q, asked.of(table), networks.temperature)
@@ -156,7 +156,7 @@ class AACLearner:
         self, rows: Rows, asked: Asked, targets: Tensor, told: bool
     ) -> tuple[Tensor, figures.Known]:
         args, critic = self.args, self.networks.critic
-        q = critic(rows.seen, rows.actions, rows.present, asked.queries)
+        q = critic(rows.seen, rows.actions, rows.attending, asked.queries)
         if self.networks.team.discrete:
             q = taken(q, asked.of(rows.actions))
         loss = critic_loss(q, targets, asked.mask, rows.weights, args.huber)
@@ -168,7 +168,7 @@ class AACLearner:
         if args.attention_entropy_coef:
             assert isinstance(critic, AttentionCritic)
             spread = attention_entropy(
-                critic.attention_weights(rows.seen, rows.actions, rows.present, asked.queries)
+                critic.attention_weights(rows.seen, rows.actions, rows.attending, asked.queries)
             ).mean(1)
             loss = loss - args.attention_entropy_coef * masked_mean(spread, asked.mask)
         loss.backward()
@@ -183,10 +183,10 @@ class AACLearner:
         args, critic, heads = self.args, self.networks.critic, self.networks.local_values
         assert heads is not None
         assert isinstance(critic, AttentionCritic)
-        local = heads(critic.own_encoding(rows.seen), rows.actions, rows.present)
+        local = heads(critic.own_encoding(rows.seen), rows.actions, rows.attending)
         own = critic_loss(asked.of(local), targets, asked.mask, rows.weights, args.huber)
         team = team_of_values(targets, asked.mask, rows.present, args.reward_sharing)
-        mixed = critic.team_value(local, rows.seen, rows.present)
+        mixed = critic.team_value(local, rows.seen, rows.attending)
         together = consistency_loss(team, mixed, rows.weights)
         return args.local_value_coef * own + args.consistency_coef * together
 

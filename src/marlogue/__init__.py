@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 __all__ = [
+    "AACConfig",
+    "AACTrainer",
     "BatchRunner",
     "Completion",
     "IACConfig",
@@ -35,7 +37,14 @@ __all__ = [
 if TYPE_CHECKING:
     from marlogue import agents, algorithms, envs, wrappers
     from marlogue.agents import Completion, LLMPolicy, SamplingParams, load_smollm2, tiny_model
-    from marlogue.algorithms import IACConfig, IACTrainer, MAACConfig, MAACTrainer
+    from marlogue.algorithms import (
+        AACConfig,
+        AACTrainer,
+        IACConfig,
+        IACTrainer,
+        MAACConfig,
+        MAACTrainer,
+    )
     from marlogue.envs import (
         BatchRunner,
         RewardProcessors,
@@ -47,6 +56,8 @@ else:
     # Hidden from type checkers: a module with __getattr__ has every name for them, misspelt or not.
     _FOLDERS = ("agents", "algorithms", "envs", "wrappers")
     _HOMES = {
+        "AACConfig": "marlogue.algorithms",
+        "AACTrainer": "marlogue.algorithms",
         "BatchRunner": "marlogue.envs",
         "Completion": "marlogue.agents",
         "IACConfig": "marlogue.algorithms",
