@@ -17,6 +17,7 @@ COMMANDS = {
     "evaluate": "measure a saved team (or an untrained one) on an environment",
     "rollout": "print what a team says on given rows",
     "chat": "type a prompt, and the team answers",
+    "attention": "show who attends to whom over an episode of a run with an attention critic",
 }
 
 _MORE = """\
@@ -27,6 +28,7 @@ _MORE = """\
   marlogue train --config run.yaml --print_config
   marlogue evaluate --team runs/coordination/team --eval_num_samples 100
   marlogue rollout --team runs/coordination/team --rows 0,3
+  marlogue attention runs/spread --output who.png
 """
 
 

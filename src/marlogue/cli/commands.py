@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
+from marlogue.cli.attention import attention
 from marlogue.cli.chat import chat
 from marlogue.cli.errors import UsageError
 from marlogue.cli.play import evaluate, rollout
@@ -19,6 +20,7 @@ _RUN: dict[str, Callable[[Sequence[str]], None]] = {
     "evaluate": evaluate,
     "rollout": rollout,
     "chat": chat,
+    "attention": attention,
 }
 
 
