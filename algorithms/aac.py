@@ -12,17 +12,21 @@ import torch
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
+from marlogue.agents.attention_critic import AttentionCritic
 from marlogue.agents.teams import TeamSpec
-from marlogue.agents.vector_actors import VectorActors
 from marlogue.algorithms.aac_acting import ActingTeam, random_actions
 from marlogue.algorithms.aac_config import AACConfig, plain
 from marlogue.algorithms.aac_diagnostics import MOST_NAMED, floats, schedule_figures
-from marlogue.algorithms.aac_evaluation import evaluation_figures, play_episodes
+from marlogue.algorithms.aac_evaluation import TOGETHER, evaluation_figures, play_episodes
 from marlogue.algorithms.aac_memory import Memory, Statistics
 from marlogue.algorithms.aac_networks import AACNetworks
 from marlogue.algorithms.aac_saving import load_networks, save_networks
 from marlogue.algorithms.aac_update import AACLearner
 from marlogue.algorithms.annealing import as_anneal
+from marlogue.algorithms.attention_episode import episode_figure
+from marlogue.algorithms.attention_figures import attention_image, figures_available, image_of
+from marlogue.algorithms.attention_trace import trace_path
+from marlogue.algorithms.attention_watch import AttentionWatch
 from marlogue.algorithms.callbacks import Callback
 from marlogue.algorithms.curriculum import Stage, make_stages
 from marlogue.algorithms.exploration import EpsilonGreedy, GaussianNoise
@@ -35,7 +39,7 @@ from marlogue.algorithms.running import (
     checked_logdir,
     saved_on_failure,
 )
-from marlogue.algorithms.streams import ACT, DRAW, EXPLORE, NETWORKS, REPLAY, derived_seed
+from marlogue.algorithms.streams import ACT, DRAW, EVAL, EXPLORE, NETWORKS, REPLAY, derived_seed
 from marlogue.algorithms.team_guidance import Guidance
 from marlogue.algorithms.team_vector import TeamVector, make_team_vector
 from marlogue.algorithms.team_views import TeamView, VectorStep
@@ -253,28 +257,48 @@ class AACTrainer:
             Figures under ``eval/``: the mean return of the team (summed over its agents) and of
             each agent.
         """
-        stage = self.stages[-1]
+        args = self.args
         chosen = env or self.eval_env or self.env
-        kwargs = {**(stage.env_kwargs if chosen is self.env else {}), **env_kwargs}
-        known: list[TeamSpec] = []
-
-        def actors_for(team: TeamSpec) -> VectorActors:
-            known.append(team)
-            return self.networks.for_team(team).actors
-
-        ended = play_episodes(
+        kwargs = {**(self.stages[-1].env_kwargs if chosen is self.env else {}), **env_kwargs}
+        episodes = episodes or args.eval_episodes
+        with make_team_vector(
             chosen,
-            actors_for,
-            lambda team: self.statistics.for_team(self.args, team).preparation().observations,
-            episodes=episodes or self.args.eval_episodes,
-            greedy=self.args.eval_greedy,
-            seed=self.args.seed,
+            num_envs=min(episodes, TOGETHER),
+            seed=args.seed,
+            stream=EVAL,
             env_kwargs=kwargs,
-        )
-        metrics = evaluation_figures(ended, known[0].agents)
-        self.reporter.evaluated(metrics)
+        ) as vector:
+            networks = self.networks.for_team(vector.team)
+            prepare = self.statistics.for_team(args, vector.team).preparation()
+            seed = derived_seed(args.seed, EVAL)
+            players = ActingTeam(networks.actors, vector.num_envs, prepare.observations, seed)
+            watch = self._watch(networks, players)
+            ended = play_episodes(vector, players, episodes, greedy=args.eval_greedy, watch=watch)
+        metrics = evaluation_figures(ended, networks.team.agents)
+        self.reporter.evaluated(metrics, {} if watch is None else self._pictures(watch))
         self._hook("on_evaluation", metrics)
         return metrics
+
+    def _watch(self, networks: AACNetworks, players: ActingTeam) -> AttentionWatch | None:
+        args = self.args
+        if self.logdir is None or not args.attention_images or not networks.attends:
+            return None
+        assert isinstance(networks.critic, AttentionCritic)
+        position = None if args.attention_position is None else list(args.attention_position)[:2]
+        about = f"after {self.steps:,} steps"
+        return AttentionWatch(networks.critic, players, position, about)
+
+    def _pictures(self, watch: AttentionWatch) -> dict[str, Any]:
+        """The attention of an evaluation's first episode: left in the run's folder, and drawn."""
+        assert self.logdir is not None
+        trace = watch.trace()
+        trace.save(trace_path(self.logdir, self.steps))
+        if not figures_available():
+            return {}
+        return {
+            "attention/episode": image_of(episode_figure(trace)),
+            "attention/mean": image_of(attention_image(trace)),
+        }
 
     # -- parts ------------------------------------------------------------------------------
 

@@ -45,14 +45,22 @@ class ActingTeam:
     @torch.no_grad()
     def act(self, view: TeamView, *, greedy: bool = False) -> Array:
         """Actions [E, N] or [E, N, A] for what is seen; the memory goes on."""
-        device = self.actors.exists.device
-        seen = self._observations(torch.from_numpy(view.observations).to(device))
+        seen = self._observed(view)
         available = None
         if view.available is not None:
-            available = torch.from_numpy(view.available).to(device)
+            available = torch.from_numpy(view.available).to(seen.device)
         policy, self.state = self.actors(seen, self.state, available=available)
         actions = policy.mode() if greedy else policy.sample(self._generator)[0]
         return actions.cpu().numpy()
+
+    def seen(self, view: TeamView) -> Tensor:
+        """What a critic reads [E, N, D (+ H)] of what was acted from just now."""
+        seen = self._observed(view)
+        return torch.cat([seen, self.state], -1) if self.actors.recurrent else seen
+
+    def _observed(self, view: TeamView) -> Tensor:
+        device = self.actors.exists.device
+        return self._observations(torch.from_numpy(view.observations).to(device))
 
     @property
     def memory(self) -> Array | None:

@@ -35,8 +35,8 @@ class AACConfig:
             to compare with.
         attention: "full", "linear" (cost linear in N) or "local" (the nearest, or a graph).
         attention_neighbours: K nearest of local attention.
-        attention_position: indices of the position in an observation, for local attention by
-            distance.
+        attention_position: indices of the position in an observation: for local attention by
+            distance, and for pictures of who attends to whom (the first two).
         attention_graph: for local attention that never changes: for each agent in order the
             indices of those it attends to.
         num_heads: H.
@@ -229,17 +229,17 @@ class AACConfig:
                         f"{name} ({getattr(self, name)!r}) acts only with "
                         f"critic_architecture='attention'; it is {self.critic_architecture!r}."
                     )
-        given = [self.attention_graph is not None, self.attention_position is not None]
-        if self.attention == "local" and sum(given) != 1:
+        graph, position = self.attention_graph, self.attention_position
+        if self.attention == "local" and (graph is None) == (position is None):
             raise ValueError(
                 "attention ('local') needs either attention_position (indices of the position in "
                 "an observation) or attention_graph (for each agent those it attends to); give one "
                 "of them."
             )
-        if self.attention != "local" and any(given):
+        if self.attention != "local" and graph is not None:
             raise ValueError(
-                f"attention ({self.attention!r}) must be 'local' for attention_position and "
-                "attention_graph to act; set attention='local', or leave them out."
+                f"attention ({self.attention!r}) must be 'local' for attention_graph to act; set "
+                "attention='local', or leave the graph out."
             )
         if self.critic_architecture == "concat" and self.has_local_values:
             raise ValueError(

@@ -2,73 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from marlogue.agents.teams import TeamSpec
-from marlogue.agents.vector_actors import VectorActors
 from marlogue.algorithms.aac_acting import ActingTeam
 from marlogue.algorithms.aac_diagnostics import MOST_NAMED
-from marlogue.algorithms.items import EnvOrFactory
-from marlogue.algorithms.streams import EVAL
-from marlogue.algorithms.team_vector import TeamVector, make_team_vector
-from marlogue.algorithms.team_views import EpisodeEnd, TeamView
+from marlogue.algorithms.team_vector import TeamVector
+from marlogue.algorithms.team_views import EpisodeEnd, TeamView, VectorStep
 
-# Environments that an evaluation plays at once.
-_TOGETHER = 10
-#: Called before each joint action with what is seen and the actions about to be taken [E, N(, A)].
-Watcher = Callable[[TeamView, Any], None]
+#: Environments that an evaluation plays at once, at most.
+TOGETHER = 10
+#: Called after each joint action with what was seen, the actions taken [E, N(, A)] and the step.
+Watcher = Callable[[TeamView, Any, VectorStep], None]
 
 
 def play_episodes(
-    env: EnvOrFactory,
-    actors_for: Callable[[TeamSpec], VectorActors],
-    observations: Callable[[TeamSpec], Callable[[Tensor], Tensor]],
-    *,
+    vector: TeamVector,
+    players: ActingTeam,
     episodes: int,
+    *,
     greedy: bool,
-    seed: int,
-    env_kwargs: Mapping[str, Any],
     watch: Watcher | None = None,
 ) -> list[EpisodeEnd]:
-    """Play episodes with the same seeds every time.
+    """Play episodes: the first ones of each environment, so that their seeds are the same every
+    time.
 
     Args:
-        env: the environment, or a function that makes one.
-        actors_for: the policies of its team.
-        observations: what is done to that team's observations [E, N, D].
+        vector: the environments.
+        players: who plays.
         episodes: how many.
         greedy: play the most probable actions.
-        seed: of the episodes and of the draws.
-        env_kwargs: arguments of the function.
         watch: sees all of it.
 
     Returns:
         The episodes; as many of each environment, or one more.
     """
-    together = min(episodes, _TOGETHER)
-    with make_team_vector(
-        env, num_envs=together, seed=seed, stream=EVAL, env_kwargs=env_kwargs
-    ) as vector:
-        players = ActingTeam(actors_for(vector.team), together, observations(vector.team), seed)
-        return _played(vector, players, episodes, greedy, watch)
-
-
-def _played(
-    vector: TeamVector, players: ActingTeam, episodes: int, greedy: bool, watch: Watcher | None
-) -> list[EpisodeEnd]:
     wanted = np.full(vector.num_envs, episodes // vector.num_envs)
     wanted[: episodes % vector.num_envs] += 1
     ended: list[EpisodeEnd] = []
     view = vector.reset(first_episode=0)
     while len(ended) < episodes:
         actions = players.act(view, greedy=greedy)
-        if watch is not None:
-            watch(view, actions)
         step = vector.step(actions)
+        if watch is not None:
+            watch(view, actions, step)
         ended += [end for end in step.episodes if end.episode < wanted[end.env]]
         players.forget(step.over)
         view = step.view

@@ -89,6 +89,13 @@ class AACNetworks:
         return self.log_temperature.device
 
     @property
+    def attends(self) -> bool:
+        """Whether the critic has attention to look at."""
+        return isinstance(self.critic, AttentionCritic) and not isinstance(
+            self.critic, MeanPoolCritic
+        )
+
+    @property
     def temperature(self) -> Tensor:
         """alpha, without a graph."""
         return self.log_temperature.detach().exp()

@@ -219,7 +219,7 @@ class AACLearner:
     def _attention_figures(self, rows: Rows) -> figures.Figures:
         critic = self.networks.critic
         large = self.networks.team.num_agents > _ATTENTION_AGENTS
-        if self.args.critic_architecture != "attention" or large:
+        if not self.networks.attends or large:
             return {}
         assert isinstance(critic, AttentionCritic)
         seen, actions, present = (

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stable_baselines3.common.logger import Image
 from tqdm.auto import tqdm
 
 from marlogue.algorithms.metrics import MetricsCallback, called_back
@@ -93,10 +94,12 @@ class Reporter:
         seconds = max(time.perf_counter() - started, 1e-9)
         self.step({f"time/{what}_tokens_per_second": tokens / seconds})
 
-    def evaluated(self, metrics: Mapping[str, float]) -> None:
-        """The figures of an evaluation."""
+    def evaluated(
+        self, metrics: Mapping[str, float], images: Mapping[str, Image] | None = None
+    ) -> None:
+        """The figures of an evaluation, and pictures."""
         if self._log is not None:
-            self._log.write_evaluation(metrics, self.env_step)
+            self._log.write_evaluation(metrics, self.env_step, images)
 
     def report(self, buffers: Sequence[Sequence[Sample]]) -> None:
         """Show the callback every item of which no sample waits in a buffer, and write if due."""

@@ -18,6 +18,7 @@ from stable_baselines3.common.logger import (
     CSVOutputFormat,
     HParam,
     HumanOutputFormat,
+    Image,
     JSONOutputFormat,
     KVWriter,
     Logger,
@@ -29,6 +30,7 @@ from marlogue.algorithms.metrics import by_turn_and_agent, sample_metrics, value
 from marlogue.algorithms.sample import Sample
 
 _TABLE_WIDTH = 60
+_IN_TABLE = ("team/", "eval/team/", "time/", "train/", "critic/", "actor/")
 _TEXT_ONLY = ("stdout", "csv", "json", "log")
 
 
@@ -109,9 +111,14 @@ class RunLog:
         self._last_step = step
         return metrics
 
-    def write_evaluation(self, metrics: Mapping[str, float], step: int) -> None:
-        """Write the figures of an evaluation, apart from the window of the training."""
+    def write_evaluation(
+        self, metrics: Mapping[str, float], step: int, images: Mapping[str, Image] | None = None
+    ) -> None:
+        """Write the figures of an evaluation (and pictures, for TensorBoard), apart from the
+        window of the training."""
         self._record(metrics)
+        for name, image in (images or {}).items():
+            self.logger.record(name, image, exclude=_TEXT_ONLY)
         self._dump(step)
 
     def is_due(self, step: int, interval: int) -> bool:
@@ -134,7 +141,7 @@ class RunLog:
 
     def _record(self, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
-            team = name.startswith(("team/", "eval/team/", "time/", "train/"))
+            team = name.startswith(_IN_TABLE)
             self.logger.record(name, value, exclude=None if team else "stdout")
 
     def _append_transcripts(self, samples: Sequence[Sample]) -> None:
