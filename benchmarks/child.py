@@ -1,7 +1,7 @@
 """One measurement, in a process of its own: ``child.py JOB RESULT``.
 
-JOB is JSON: ``kind`` ("machine", "train", "generate" or "check") and that kind's arguments. What
-was measured is written to the file RESULT as JSON.
+JOB is JSON: ``kind`` ("machine", "train", "generate", "check" or "cell") and that kind's
+arguments. What was measured is written to the file RESULT as JSON.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ def do(job: dict[str, Any]) -> Any:
         from machine import describe
 
         return describe()
+    if kind == "cell":
+        from scaling_cells import Cell, measure
+
+        return measure(Cell(**job["cell"]), job["seconds"])
     if kind == "generate":
         from curve import measure
 

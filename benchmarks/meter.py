@@ -60,10 +60,25 @@ def peak_memory() -> float:
 
     Linux's ru_maxrss survives exec, so it may be that of the parent; VmHWM is the process's own.
     """
+    peak = _status("VmHWM")
+    if peak is not None:
+        return peak
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+
+
+def resident_memory() -> float:
+    """Resident size of this process now, in GB; where the system does not tell, the largest so
+    far."""
+    now = _status("VmRSS")
+    return peak_memory() if now is None else now
+
+
+def _status(field: str) -> float | None:
+    """GB of a field of Linux's /proc/self/status."""
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
+            if line.startswith(f"{field}:"):
                 return int(line.split()[1]) * 1024 / 1e9
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+    return None
