@@ -17,6 +17,7 @@ needs_smollm2 = [
 ]
 
 OFFLINE: dict[str, tuple[list[str], str]] = {
+    "attention_critic_maac.py": (["--epochs", "1", "--hint", "0.9"], "mean reward before"),
     "bring_your_own_environment.py": (["--max_steps", "96"], "share of episodes"),
     "hand_written_loop.py": ([], "long answers:"),
     "heterogeneous_agents.py": (["--max_steps", "8"], "mean reward before"),
@@ -46,6 +47,11 @@ def run(words: list[str], cwd: Path) -> str:
 def test_script(name: str, tmp_path: Path) -> None:
     words, expected = OFFLINE[name]
     assert expected in run([str(EXAMPLES / name), *words], tmp_path)
+
+
+def test_the_joint_prompt_does_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="must fit the model's context of 24"):
+        run([str(EXAMPLES / "attention_critic_maac.py"), "--architecture", "joint"], tmp_path)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs_smollm2) for name in SMOLLM2])
