@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete, Space
-from gymnasium.spaces.utils import flatdim, flatten, flatten_space
+from gymnasium.spaces.utils import flatdim, flatten
 from numpy.typing import NDArray
 from torch import Tensor
 
-_ARRAYS = "put EmbedObservations or NumericState around an environment of texts"
+from marlogue.agents.team_spaces import check_action_space, check_observation_space
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,8 @@ class TeamSpec:
                 f"observation_spaces ({list(agents)})."
             )
         for agent in agents:
-            _check_observation_space(agent, observation_spaces[agent])
-            _check_action_space(agent, action_spaces[agent])
+            check_observation_space(agent, observation_spaces[agent])
+            check_action_space(agent, action_spaces[agent])
         kinds = {agent: type(action_spaces[agent]).__name__ for agent in agents}
         if len({isinstance(action_spaces[agent], Discrete) for agent in agents}) > 1:
             raise TypeError(
@@ -145,21 +144,11 @@ class TeamSpec:
             ValueError: when an observation has another size, or holds NaN or infinity.
             KeyError: for an agent that is not of the team.
         """
-        rows = np.zeros((self.num_agents, self.observation_size), np.float32)
-        present = np.zeros(self.num_agents, np.bool_)
-        for agent, seen in observations.items():
-            i = self._row(agent)
-            space, size = self.observation_spaces[i], self.observation_sizes[i]
-            numbers = np.asarray(
-                seen if isinstance(space, Box) else flatten(space, seen), np.float32
-            ).reshape(-1)
-            if len(numbers) != size:
-                raise ValueError(
-                    f"observation of {agent} ({len(numbers)} numbers) must be as its space says "
-                    f"({size}: {space})."
-                )
-            rows[i, :size] = numbers
-            present[i] = True
+        rows = self._alike(observations)
+        if rows is None:
+            rows, present = self._unlike(observations)
+        else:
+            present = np.ones(self.num_agents, np.bool_)
         if not np.isfinite(rows).all():
             i, d = np.argwhere(~np.isfinite(rows))[0]
             raise ValueError(
@@ -188,8 +177,10 @@ class TeamSpec:
                 to the bounds of the `Box`, in its shape and dtype).
             agents: those that act; None for all.
         """
-        rows = range(self.num_agents) if agents is None else map(self._row, agents)
-        return {self.agents[i]: self._environment_action(i, actions[i]) for i in rows}
+        given = self._indices(actions) if self.discrete else self._stretched(actions)
+        if agents is None:
+            return dict(zip(self.agents, given, strict=True))
+        return {agent: given[self._row(agent)] for agent in agents}
 
     def available(self, infos: Mapping[str, Any]) -> NDArray[np.bool_]:
         """[N, A] bool: actions that exist and are not ruled out by an `action_mask` in an agent's
@@ -198,7 +189,7 @@ class TeamSpec:
         Raises:
             ValueError: when a mask has another length or allows nothing.
         """
-        allowed = self.action_mask().numpy().copy()
+        allowed = self._every_action.copy()
         for agent, info in infos.items():
             if agent not in self._rows or "action_mask" not in info:
                 continue
@@ -221,46 +212,75 @@ class TeamSpec:
             raise KeyError(f"{agent!r} is not of the team {list(self.agents)}")
         return self._rows[agent]
 
-    def _environment_action(self, i: int, action: Any) -> Any:
-        space = self.action_spaces[i]
-        if isinstance(space, Discrete):
-            return int(space.start) + int(action)
-        assert isinstance(space, Box)
-        unit = np.clip(action[: self.action_sizes[i]], -1.0, 1.0).reshape(space.shape)
-        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-        stretched = low + (unit + 1.0) / 2.0 * (high - low)
-        return np.clip(stretched.astype(space.dtype), space.low, space.high)
+    @cached_property
+    def _every_action(self) -> NDArray[np.bool_]:
+        return self.action_mask().numpy()
 
+    @cached_property
+    def _one_shape(self) -> tuple[int, ...] | None:
+        """That of every observation; None where they differ or have to be flattened."""
+        spaces = self.observation_spaces
+        alike = all(isinstance(s, Box) and s.shape == spaces[0].shape for s in spaces)
+        return spaces[0].shape if alike else None
 
-def _check_observation_space(agent: str, space: Space[Any]) -> None:
-    flat: Space[Any] = space
-    with suppress(NotImplementedError):  # a kind of space that gymnasium does not know
-        flat = flatten_space(space)
-    # Texts are flattened too, but to indices of characters, which is not what they say.
-    texts = type(space).__name__ in ("Text", "UnicodeText")
-    if texts or not isinstance(flat, Box) or not flat.shape:
-        raise TypeError(
-            f"the observation space of {agent} ({space}) must hold a fixed number of numbers; "
-            f"flatten it, or {_ARRAYS}."
-        )
-    if flat.shape[0] < 1:
-        raise ValueError(f"the observation space of {agent} ({space}) must not be empty.")
+    def _alike(self, observations: Mapping[str, Any]) -> NDArray[np.float32] | None:
+        """Observations [N, D] of one shape, in one go; None where that is not possible."""
+        if self._one_shape is None or len(observations) != self.num_agents:
+            return None
+        try:
+            rows = np.array([observations[agent] for agent in self.agents], np.float32)
+        except (KeyError, ValueError):
+            return None
+        if rows.shape != (self.num_agents, *self._one_shape):
+            return None
+        return rows.reshape(self.num_agents, -1)
 
+    def _unlike(
+        self, observations: Mapping[str, Any]
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        rows = np.zeros((self.num_agents, self.observation_size), np.float32)
+        present = np.zeros(self.num_agents, np.bool_)
+        for agent, seen in observations.items():
+            i = self._row(agent)
+            space, size = self.observation_spaces[i], self.observation_sizes[i]
+            numbers = np.asarray(
+                seen if isinstance(space, Box) else flatten(space, seen), np.float32
+            ).reshape(-1)
+            if len(numbers) != size:
+                raise ValueError(
+                    f"observation of {agent} ({len(numbers)} numbers) must be as its space says "
+                    f"({size}: {space})."
+                )
+            rows[i, :size] = numbers
+            present[i] = True
+        return rows, present
 
-def _check_action_space(agent: str, space: Space[Any]) -> None:
-    if isinstance(space, Discrete):
-        return
-    if not isinstance(space, Box):
-        raise TypeError(
-            f"the action space of {agent} ({space}) must be Discrete or Box; number the "
-            "combinations of a composite one, or use CandidateActions for texts."
-        )
-    if not np.issubdtype(space.dtype, np.floating):
-        raise TypeError(
-            f"the action space of {agent} ({space}) must be of floats; make it Discrete."
-        )
-    if int(np.prod(space.shape)) < 1 or not space.is_bounded():
-        raise ValueError(
-            f"the action space of {agent} ({space}) must have finite bounds and not be empty; set "
-            "low and high."
-        )
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [int(space.start) for space in self.action_spaces if isinstance(space, Discrete)]
+
+    def _indices(self, actions: NDArray[Any]) -> list[int]:
+        chosen = np.asarray(actions).tolist()
+        if not any(self._starts):
+            return [int(action) for action in chosen]
+        return [int(action) + start for action, start in zip(chosen, self._starts, strict=True)]
+
+    @cached_property
+    def _bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """[N, A] each, the lowest and highest numbers of continuous actions; zeros beyond."""
+        low = np.zeros((self.num_agents, self.action_size))
+        high = low.copy()
+        for i, space in enumerate(self.action_spaces):
+            assert isinstance(space, Box)
+            low[i, : self.action_sizes[i]] = space.low.reshape(-1)
+            high[i, : self.action_sizes[i]] = space.high.reshape(-1)
+        return low, high
+
+    def _stretched(self, actions: NDArray[Any]) -> list[NDArray[Any]]:
+        low, high = self._bounds
+        unit = np.clip(actions, -1.0, 1.0)
+        found = np.clip(low + (unit + 1.0) / 2.0 * (high - low), low, high)
+        return [
+            row[:size].astype(space.dtype).reshape(space.shape)
+            for row, size, space in zip(found, self.action_sizes, self.action_spaces, strict=True)
+        ]

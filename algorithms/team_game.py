@@ -18,6 +18,8 @@ from marlogue.envs.callbacks import noted
 
 Flags = NDArray[np.bool_]
 _MEND = "mend the environment"
+#: Squares of rewards that sum to less are certainly of finite float32 numbers.
+_LARGE = 1e77
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +87,8 @@ class Game:
             self.team = TeamSpec.of(self.env)
         self.names = list(self.team.agents)
         self.guide = self._guide()
-        self.present: Flags = np.zeros(len(self.names), np.bool_)
+        self._nobody: Flags = np.zeros(len(self.names), np.bool_)
+        self.present = self._nobody
         self.returns = np.zeros(len(self.names))
         self.episode = self.length = 0
         self.infos: Mapping[str, Any] = {}
@@ -101,10 +104,9 @@ class Game:
         seed = derived_seed(self.job.seed, self.job.stream, self.number, episode)
         self.episode, self.length = episode, 0
         self.returns = np.zeros(len(self.names))
-        nobody = np.zeros(len(self.names), np.bool_)
         with noted(f"resetting environment {self.number} for episode {episode} with seed {seed}"):
             observations, infos = self.env.reset(seed=seed)
-            view = self._view(observations, infos, nobody, nobody)
+            view = self._view(observations, infos, self._nobody, self._nobody)
             if not self.present.any():
                 raise ValueError(
                     f"env.agents ({self.env.agents}) must name who acts first after a reset; "
@@ -122,7 +124,7 @@ class Game:
             ValueError: when the environment gives what it must not.
         """
         acted = self.present
-        acting = self.names if acted.all() else [self.names[i] for i in np.flatnonzero(acted)]
+        acting = [name for name, acts in zip(self.names, acted.tolist(), strict=True) if acts]
         with noted(
             f"playing step {self.length} (counted from 0) of episode {self.episode} in environment "
             f"{self.number}"
@@ -133,10 +135,10 @@ class Game:
                 guidance = self.guide(self.state, given, self.infos, actions, acted, self.number)
             observations, rewards, terminations, truncations, infos = self.env.step(given)
             earned = self._rewards(rewards, acting)
-            terminated = acted & self._flags(terminations)
-            truncated = acted & self._flags(truncations) & ~terminated
-            after = self._view(observations, infos, terminated | truncated, truncated)
-            self._check_leavers(acted & ~self.present & ~terminated & ~truncated)
+            terminated, truncated = self._leavers(acted, terminations, truncations)
+            left = terminated | truncated
+            after = self._view(observations, infos, left, truncated)
+            self._check_leavers(acted & ~(self.present | left))
         self.length += 1
         self.returns += earned
         end = None
@@ -166,20 +168,15 @@ class Game:
         rows, shown = self.team.observe(observations)
         self.present = present = self.team.members(self.env.agents) & ~left
         wanted = present | truncated
-        if not wanted.all():
+        if not (wanted & shown).all():
             rows[~wanted] = 0.0
-        blind = wanted & ~shown
-        if blind.any():
-            raise ValueError(
-                f"observations (of {list(observations)}) must hold one of "
-                f"{self._named(blind)}, who acts next or was cut off; {_MEND}."
-            )
+            self._check_seeing(wanted & ~shown, observations)
         self.infos = infos
         available = None
         if self.team.discrete:
             available = self.team.available(self._masking(infos, truncated))
         state = self._state(observations)
-        return TeamView(rows, present, available, state)
+        return TeamView(rows, present.copy(), available, state)  # nobody changes ours
 
     def _masking(self, infos: Mapping[str, Any], truncated: Flags) -> dict[str, Any]:
         """The infos with masks that count: not those of agents that are over, which may rule out
@@ -209,7 +206,7 @@ class Game:
                 self._has_state = False
         if not self.job.with_state:
             return None
-        state = np.asarray(self.state, np.float32).reshape(-1)
+        state = np.array(self.state, np.float32).reshape(-1)
         bad = np.flatnonzero(~np.isfinite(state))
         if len(bad):
             raise ValueError(
@@ -224,18 +221,28 @@ class Game:
                 f"rewards (of {list(rewards)}) must hold one of {missing[0]}, who acted; {_MEND}."
             )
         earned = np.array([rewards.get(agent, 0.0) for agent in self.names], np.float64)
-        earned = earned.reshape(len(self.names), -1).squeeze(-1)
-        with np.errstate(over="ignore"):  # it is held as float32
-            bad = np.flatnonzero(~np.isfinite(earned.astype(np.float32)))
-        if len(bad):
-            raise ValueError(
-                f"reward of {self.names[bad[0]]} ({earned[bad[0]]}) must be a finite number; "
-                f"{_MEND}."
-            )
+        earned = earned.reshape(len(self.names))  # some give arrays of one number
+        if not earned.dot(earned) < _LARGE:
+            with np.errstate(over="ignore"):  # it is held as float32
+                bad = np.flatnonzero(~np.isfinite(earned.astype(np.float32)))
+            if len(bad):
+                raise ValueError(
+                    f"reward of {self.names[bad[0]]} ({earned[bad[0]]}) must be a finite number; "
+                    f"{_MEND}."
+                )
         return earned
 
-    def _flags(self, flags: Mapping[str, Any]) -> Flags:
-        return np.array([bool(flags.get(agent, False)) for agent in self.names], np.bool_)
+    def _leavers(
+        self, acted: Flags, terminations: Mapping[str, Any], truncations: Mapping[str, Any]
+    ) -> tuple[Flags, Flags]:
+        """[N] each: those that acted and terminated, and those that were cut off instead."""
+        if not any(terminations.values()) and not any(truncations.values()):
+            return self._nobody.copy(), self._nobody.copy()
+        ended, cut = (
+            np.array([bool(flags.get(agent, False)) for agent in self.names], np.bool_)
+            for flags in (terminations, truncations)
+        )
+        return acted & ended, acted & cut & ~ended
 
     def _check_leavers(self, vanished: Flags) -> None:
         if vanished.any():
@@ -243,6 +250,13 @@ class Game:
                 f"env.agents ({self.env.agents}) no longer has {self._named(vanished)}, which must "
                 "then be terminated or truncated: it decides whether what follows counts; set one "
                 "of the flags in the environment."
+            )
+
+    def _check_seeing(self, blind: Flags, observations: Mapping[str, Any]) -> None:
+        if blind.any():
+            raise ValueError(
+                f"observations (of {list(observations)}) must hold one of "
+                f"{self._named(blind)}, who acts next or was cut off; {_MEND}."
             )
 
     def _named(self, some: Flags) -> str:

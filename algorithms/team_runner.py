@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from marlogue.agents.teams import TeamSpec
 from marlogue.algorithms.team_game import Game, Job
-from marlogue.algorithms.team_views import TeamView, VectorStep, stacked, with_rows
+from marlogue.algorithms.team_views import TeamView, VectorStep, piled, stacked, with_rows
 
 
 class TeamRunner:
@@ -53,7 +53,7 @@ class TeamRunner:
         rows = [game.step(given) for game, given in zip(self.games, actions, strict=True)]
         over = np.array([row.end is not None for row in rows])
         after = stacked([row.after for row in rows])
-        truncated = np.stack([row.truncated for row in rows])
+        truncated = piled([row.truncated for row in rows])
         view = after
         if truncated.any():
             # Cut off while others go on: shown once more, but not to act from.
@@ -65,8 +65,8 @@ class TeamRunner:
             begun = [game.begin(game.episode + 1) for game in games]
             view = with_rows(view, ended, stacked(begun))
         return VectorStep(
-            rewards=np.stack([row.rewards for row in rows]),
-            terminated=np.stack([row.terminated for row in rows]),
+            rewards=piled([row.rewards for row in rows]),
+            terminated=piled([row.terminated for row in rows]),
             truncated=truncated,
             after=after,
             over=over,
@@ -98,7 +98,7 @@ def _guidance(rows: Sequence[NDArray[np.float32] | None]) -> NDArray[np.float32]
     if not given:
         return None
     check_one_kind({row.ndim for row in given})
-    return np.stack(given)
+    return piled(given)
 
 
 def check_one_kind(dimensions: set[int]) -> None:

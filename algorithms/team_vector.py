@@ -17,10 +17,10 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.agents.teams import TeamSpec
 from marlogue.algorithms.streams import TRAIN
+from marlogue.algorithms.team_backends import BACKENDS, Backend, maker_of, workers_for
 from marlogue.algorithms.team_checks import check_whole, checked_actions, checked_episodes
 from marlogue.algorithms.team_game import Job
 from marlogue.algorithms.team_guidance import Guidance
-from marlogue.algorithms.team_processes import ProcessWorkers, cores
 from marlogue.algorithms.team_runner import check_one_kind, check_same_team
 from marlogue.algorithms.team_views import (
     EpisodeEnd,
@@ -28,11 +28,11 @@ from marlogue.algorithms.team_views import (
     VectorStep,
     joined_steps,
     joined_views,
+    lost_step,
     team_step,
 )
-from marlogue.algorithms.team_workers import LocalWorkers, Worker, WorkerDiedError, Workers
+from marlogue.algorithms.team_workers import Worker, WorkerDiedError, Workers
 from marlogue.envs.callbacks import require_callable
-from marlogue.envs.copies import copier
 
 __all__ = [
     "BACKENDS",
@@ -44,9 +44,6 @@ __all__ = [
     "make_team_vector",
     "team_step",
 ]
-
-Backend = Literal["serial", "subprocess", "ray"]
-BACKENDS: tuple[Backend, ...] = ("serial", "subprocess", "ray")
 
 
 class TeamVector:
@@ -79,7 +76,7 @@ class TeamVector:
         self._max_restarts = max_restarts
         self._next = np.array(first_episodes, np.int64)  # what each environment begins next
         self._backend = workers
-        self._shares = [np.array(share) for share in shares]
+        self._shares = [slice(share[0], share[-1] + 1) for share in shares]
         self._workers: list[Worker] = []
         self._view: TeamView | None = None
         self._closed = False
@@ -146,7 +143,7 @@ class TeamVector:
         dead = [i for i, part in enumerate(found) if isinstance(part, WorkerDiedError)]
         self._note_guidance([part for i, part in enumerate(found) if i not in dead])
         for i in dead:
-            found[i] = self._lost(self._replaced(i, found[i]))
+            found[i] = lost_step(self._replaced(i, found[i]), self._guidance_shape)
         step = joined_steps(found)
         self._next += step.over
         self._view = step.view
@@ -195,8 +192,9 @@ class TeamVector:
         """Put a new worker in the place of a dead one, and begin the next episodes of its
         environments."""
         share = self._shares[index]
+        numbers = list(range(share.start, share.stop))
         while True:
-            where = f"environments {share.tolist()}"
+            where = f"environments {numbers}"
             if self.restarts >= self._max_restarts:
                 raise RuntimeError(
                     f"the worker of {where} died ({died}), and {self.restarts} were replaced "
@@ -204,7 +202,7 @@ class TeamVector:
                     "find out why they die, or set max_restarts higher."
                 ) from died
             self.restarts += 1
-            begun = self._next[share]
+            begun = self._next[share].copy()
             self._next[share] += 1
             warnings.warn(
                 f"the worker of {where} died ({died}); another one begins the episodes "
@@ -214,7 +212,7 @@ class TeamVector:
                 stacklevel=4,
             )
             self._workers[index].close()
-            worker = self._workers[index] = self._backend.open(share.tolist())
+            worker = self._workers[index] = self._backend.open(numbers)
             worker.ask("reset", begun)
             try:
                 view: TeamView = worker.answer()
@@ -224,28 +222,13 @@ class TeamVector:
                 return view
 
     def _note_guidance(self, parts: list[VectorStep]) -> None:
+        if all(part.guidance is None for part in parts):
+            return
         shapes = {part.guidance.shape[1:] for part in parts if part.guidance is not None}
         if self._guidance_shape is not None:
             shapes.add(self._guidance_shape)
         check_one_kind({len(shape) for shape in shapes})
         self._guidance_shape = next(iter(shapes), None)
-
-    def _lost(self, view: TeamView) -> VectorStep:
-        """What a dead worker's environments contribute to a step."""
-        count, N = view.present.shape
-        nobody = np.zeros((count, N), np.bool_)
-        shape = self._guidance_shape
-        return VectorStep(
-            rewards=np.zeros((count, N), np.float32),
-            terminated=nobody,
-            truncated=nobody,
-            after=view,
-            over=np.zeros(count, np.bool_),
-            view=view,
-            guidance=None if shape is None else np.zeros((count, *shape), np.float32),
-            lost=np.ones(count, np.bool_),
-            episodes=[],
-        )
 
 
 def make_team_vector(
@@ -296,12 +279,10 @@ def make_team_vector(
         ("max_restarts", max_restarts, 0),
     ):
         check_whole(name, value, least)
-    if backend not in BACKENDS:
-        raise ValueError(f"backend ({backend!r}) must be one of {', '.join(BACKENDS)}.")
     if guidance is not None and guidance is not True:
         require_callable(guidance, "guidance")
     job = Job(
-        make=_maker(env, num_envs, env_kwargs),
+        make=maker_of(env, num_envs, env_kwargs),
         seed=seed,
         stream=stream,
         guidance=guidance,
@@ -309,42 +290,6 @@ def make_team_vector(
         env_kwargs=dict(env_kwargs or {}),
     )
     episodes = checked_episodes(first_episode, num_envs)
-    workers, count = _backend(backend, job, num_workers, num_envs)
+    workers, count = workers_for(backend, job, num_workers, num_envs)
     shares = [share.tolist() for share in np.array_split(np.arange(num_envs), count)]
     return TeamVector(workers, shares, episodes, max_restarts)
-
-
-def _backend(
-    backend: Backend, job: Job, num_workers: int | None, num_envs: int
-) -> tuple[Workers, int]:
-    """The backend, and the number of its workers."""
-    if num_workers is not None:
-        check_whole("num_workers", num_workers, 1)
-        most = 1 if backend == "serial" else num_envs
-        if num_workers > most:
-            raise ValueError(
-                f"num_workers ({num_workers}) must be at most num_envs ({num_envs}), and 1 with "
-                f'the backend "serial"; the backend is "{backend}".'
-            )
-    if backend == "serial":
-        return LocalWorkers(job), 1
-    if backend == "subprocess":
-        return ProcessWorkers(job), num_workers or min(num_envs, cores())
-    from marlogue.algorithms.team_ray import RayWorkers  # Ray is optional
-
-    workers = RayWorkers(job)
-    return workers, num_workers or min(num_envs, workers.cores())
-
-
-def _maker(
-    env: Any, num_envs: int, env_kwargs: Mapping[str, Any] | None
-) -> ParallelEnv | Callable[..., ParallelEnv]:
-    if not isinstance(env, ParallelEnv) and callable(env):
-        return env
-    copies = copier(env)  # refuses what is no ParallelEnv
-    if env_kwargs:
-        raise ValueError(
-            f"env_kwargs ({dict(env_kwargs)}) must not be given with an environment that is "
-            "already made; pass a function that makes it as env."
-        )
-    return env if num_envs == 1 else copies

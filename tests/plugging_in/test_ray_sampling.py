@@ -28,7 +28,7 @@ def cluster():
     ray.shutdown()
 
 
-# Few actors, since each is a new process that takes seconds: how the death of a worker is dealt with
+# Few actors, since each is a new process that takes seconds. How a worker's death is dealt with
 # is one code for all backends, and tested more fully with processes.
 
 
