@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -39,13 +39,18 @@ from marlogue.algorithms.judges import TrunkTerm
 from marlogue.algorithms.metrics import MetricsCallback
 from marlogue.algorithms.optimizer import Optimizer, make_schedule
 from marlogue.algorithms.reporter import Reporter
+from marlogue.algorithms.running import (
+    call_hooks,
+    checked_callbacks,
+    checked_logdir,
+    saved_on_failure,
+)
 from marlogue.algorithms.sample import Sample
 from marlogue.algorithms.saving import load_weights, save_team
 from marlogue.algorithms.streams import EVAL, SHUFFLE, TRAIN
 from marlogue.algorithms.team_guidance import Guidance
 from marlogue.algorithms.text_guidance import TextGuide
 from marlogue.envs import BatchRunner
-from marlogue.envs.callbacks import noted
 
 
 class OnPolicyTrainer(ABC):
@@ -91,8 +96,8 @@ class OnPolicyTrainer(ABC):
             raise TypeError(
                 f"args (a {type(args).__name__}) must be a {self.config_class.__name__}."
             )
-        self.callbacks = _checked_callbacks(callbacks)
-        self.logdir = _checked_logdir(logdir)
+        self.callbacks = checked_callbacks(callbacks)
+        self.logdir = checked_logdir(logdir)
         self.environments: Environments = make_environments(
             args,
             env=env,
@@ -167,7 +172,8 @@ class OnPolicyTrainer(ABC):
                 "to go on from there."
             )
         config = {"algorithm": type(self).__name__, **asdict(self.args)}
-        with self.reporter.run(config, self.items.total) as progress, self._saved_on_failure():
+        failing = saved_on_failure(self.logdir, self.save_model, lambda: self.updates)
+        with self.reporter.run(config, self.items.total) as progress, failing:
             self._hook("on_train_start")
             for epoch in self.items.epochs():
                 while batch := list(islice(epoch, self._items_until_update())):
@@ -392,22 +398,8 @@ class OnPolicyTrainer(ABC):
         self._guidance_weight = as_anneal(self.args.guidance_weight)(progress)
         return {"train/guidance_weight": self._guidance_weight}
 
-    @contextmanager
-    def _saved_on_failure(self) -> Iterator[None]:
-        """What was learnt before an error is not lost with it."""
-        try:
-            yield
-        except BaseException as error:
-            if self.logdir is not None and self.updates:
-                folder = self.logdir / "interrupted"
-                self.save_model(folder)
-                error.add_note(f"the models as of update {self.updates} are in {folder}")
-            raise
-
     def _hook(self, name: str, *arguments: Any) -> None:
-        for callback in self.callbacks:
-            with noted(f"calling {type(callback).__name__}.{name}"):
-                getattr(callback, name)(self, *arguments)
+        call_hooks(self.callbacks, name, self, *arguments)
 
     def _warn_of_truncated_sampling(self) -> None:
         if self.args.sampling().restricts:
@@ -437,19 +429,3 @@ class OnPolicyTrainer(ABC):
         load_weights(self.agents, self.critics, Path(output_dir))
         for agent in self.agents:
             agent.backend.sync(agent.model)
-
-
-def _checked_callbacks(callbacks: Sequence[Callback]) -> list[Callback]:
-    if isinstance(callbacks, list | tuple) and all(isinstance(c, Callback) for c in callbacks):
-        return list(callbacks)
-    raise TypeError(
-        f"callbacks ({callbacks!r}) must be a list of marlogue.algorithms.Callback objects."
-    )
-
-
-def _checked_logdir(logdir: str | Path | None) -> Path | None:
-    if logdir is None:
-        return None
-    if Path(logdir).is_file():
-        raise ValueError(f"logdir ({logdir}) is a file; name a folder.")
-    return Path(logdir)
