@@ -41,7 +41,8 @@ class AttentionRecorder:
     Args:
         names: [N] agents.
         landmark_names: [L] other things whose places are recorded.
-        max_bytes: memory of the weights.
+        max_bytes: memory of the weights; None for ``MAX_BYTES``, or what two steps of very many
+            agents take.
         about: what is played, for titles.
 
     Raises:
@@ -53,17 +54,18 @@ class AttentionRecorder:
         names: Sequence[str],
         *,
         landmark_names: Sequence[str] = (),
-        max_bytes: int = MAX_BYTES,
+        max_bytes: int | None = None,
         about: str = "",
     ) -> None:
         self.names, self.landmark_names = tuple(names), tuple(landmark_names)
-        self.max_bytes, self.about = max_bytes, about
+        least = 2 * np.dtype(_FORMS[-1].dtype).itemsize * len(self.names) ** 2
+        self.max_bytes = max(MAX_BYTES, least) if max_bytes is None else max_bytes
+        self.about = about
         self.stride = 1
         self._num_heads = 0
         self._form = _FORMS[-1]
         self._most = self._capacity(1, self._form)
         if self._most < 2:
-            least = 2 * 2 * len(self.names) ** 2
             raise ValueError(
                 f"max_bytes ({max_bytes}) must be at least {least}, for two steps' mean attention "
                 f"among {len(self.names)} agents in half precision; set max_bytes={least} or more."

@@ -243,6 +243,12 @@ class TestRecorder:
         assert trace.weights.nbytes <= 16 * 2**20
         assert trace.kept == "weights of every 4th step only, mean of 2 heads only, half precision"
 
+    def test_a_team_of_any_size_is_recorded(self):
+        """Two steps of 3,000 agents take more than the limit; the first one is what stays."""
+        trace = recorded(3, 3000, 1)
+        assert trace.steps.tolist() == [0]
+        assert trace.kept == "weights of every 4th step only, half precision"
+
     def test_clear_errors(self):
         with pytest.raises(ValueError, match=r"max_bytes \(10\) must be at least 36"):
             AttentionRecorder(NAMES, max_bytes=10)
