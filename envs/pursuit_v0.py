@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -132,17 +131,16 @@ class Pursuit(NumericTeam):
             render_mode=render_mode,
         )
         self.state_space = Box(-1.0, 1.0, (2 * (num_agents + self.num_evaders),), np.float32)
-        # A margin around the grid, so that windows and neighbours need no special cases.
+        # A margin around the grid, so that windows and neighbours need no special cases. Cells are
+        # looked up by their number in a layer, `_at`, and neighbours by what is added to it.
         self._margin = max(1, obs_range // 2)
-        grid = np.zeros((3, *self.size), np.float32)
-        grid[WALL] = self.walls
-        margins = ((self._margin,) * 2,) * 2
-        self._grid = np.stack(
-            [
-                np.pad(layer, margins, constant_values=float(i == WALL))
-                for i, layer in enumerate(grid)
-            ]
-        )
+        wall = np.pad(self.walls, self._margin, constant_values=True)
+        self._layers = np.zeros((3, wall.size), np.float32)
+        self._layers[WALL] = wall.reshape(-1)
+        self._strides = np.array([wall.shape[1], 1])
+        self._beside = BESIDE @ self._strides
+        reach = np.arange(obs_range) - obs_range // 2
+        self._window = (reach[:, None] + reach * self._strides[0]).reshape(-1)  # [y, x]
 
     @override
     def begin(self, options: Mapping[str, Any]) -> None:
@@ -164,7 +162,8 @@ class Pursuit(NumericTeam):
     def advance(self, actions: NDArray[Any]) -> tuple[Floats, bool]:
         self.pursuers = self._moved(self.pursuers, actions)
         self._fill(PURSUERS, self.pursuers)
-        rewards = self.tag_reward * self._beside(EVADERS, self.pursuers).sum(1, dtype=np.float64)
+        beside = self._layers[EVADERS, self._at(self.pursuers)[:, None] + self._beside]
+        rewards = self.tag_reward * beside.sum(1, dtype=np.float64)
         rewards += self.catch_reward * self._catch()
         rewards += self.urgency_reward
         if not self.freeze_evaders:
@@ -177,13 +176,10 @@ class Pursuit(NumericTeam):
 
     @override
     def observe_all(self) -> NDArray[np.float32]:
-        width = self.obs_range
-        # The window that begins here has the agent in its middle.
-        x, y = (self.pursuers + (self._margin - width // 2)).T
-        windows = sliding_window_view(self._grid, (width, width), axis=(1, 2))
-        seen = windows.transpose(1, 2, 4, 3, 0)[x, y]  # [N, y, x, layer]
+        windows = self._layers[:, self._at(self.pursuers)[:, None] + self._window]
+        seen = np.ascontiguousarray(windows.transpose(1, 2, 0))  # [N, y and x, layer]
         if not self.position:
-            return seen
+            return seen.reshape(len(seen), self.obs_range, self.obs_range, 3)
         return np.concatenate([self._scaled(self.pursuers), seen.reshape(len(seen), -1)], axis=1)
 
     @override
@@ -194,7 +190,8 @@ class Pursuit(NumericTeam):
     @override
     def picture(self) -> NDArray[np.uint8]:
         """Walls grey, evaders blue, pursuers red, both violet; y grows downwards."""
-        inside = self._grid[:, self._margin : -self._margin, self._margin : -self._margin]
+        grid = self._layers.reshape(3, -1, self._strides[0])
+        inside = grid[:, self._margin : -self._margin, self._margin : -self._margin]
         colours = np.full((*self.size, 3), 255, np.uint8)
         colours[inside[WALL] > 0] = (120, 120, 120)
         colours[inside[EVADERS] > 0] = (70, 90, 230)
@@ -205,33 +202,32 @@ class Pursuit(NumericTeam):
 
     def _catch(self) -> NDArray[np.bool_]:
         """Remove the evaders that are caught; returns who took part, [N]."""
-        evaders = self.evaders[self._alive]
+        at = self._at(self.evaders[self._alive])
         if self.surround:
-            closed = (self._beside(PURSUERS, evaders) > 0) | (self._beside(WALL, evaders) > 0)
+            beside = at[:, None] + self._beside
+            closed = (self._layers[PURSUERS] + self._layers[WALL])[beside] > 0
             caught = closed.all(axis=1)
-            catching = (evaders[caught, None] + BESIDE).reshape(-1, 2)
+            catching = beside[caught]
         else:
-            x, y = (evaders + self._margin).T
-            caught = self._grid[PURSUERS, x, y] >= self.n_catch
-            catching = evaders[caught]
+            caught = self._layers[PURSUERS, at] >= self.n_catch
+            catching = at[caught]
         self._alive[np.flatnonzero(self._alive)[caught]] = False
-        marked = np.zeros(self._grid.shape[1:], np.bool_)
-        marked[tuple((catching + self._margin).T)] = True
-        return marked[tuple((self.pursuers + self._margin).T)]
+        marked = np.zeros(self._layers.shape[1], np.bool_)
+        marked[catching] = True
+        return marked[self._at(self.pursuers)]
 
-    def _beside(self, layer: int, places: Cells) -> NDArray[np.float32]:
-        """[K, 4], what the layer holds in the cells beside some places."""
-        x, y = np.moveaxis(places[:, None] + BESIDE + self._margin, -1, 0)
-        return self._grid[layer, x, y]
+    def _at(self, places: Cells) -> Cells:
+        """[K], the numbers of cells [K, 2] in a layer."""
+        x, y = (places + self._margin).T
+        return x * self._strides[0] + y
 
     def _moved(self, places: Cells, actions: NDArray[Any]) -> Cells:
         wanted = places + MOVES[actions]
-        blocked = self._grid[WALL][tuple((wanted + self._margin).T)] > 0
+        blocked = self._layers[WALL, self._at(wanted)] > 0
         return np.where(blocked[:, None], places, wanted)
 
     def _fill(self, layer: int, places: Cells) -> None:
-        self._grid[layer] = 0
-        np.add.at(self._grid[layer], tuple((places + self._margin).T), 1)
+        self._layers[layer] = np.bincount(self._at(places), minlength=self._layers.shape[1])
 
     def _scaled(self, places: Cells) -> NDArray[np.float32]:
         return (places / max(self.size)).astype(np.float32)

@@ -185,14 +185,16 @@ class Spread(NumericTeam):
     def _contacts(self) -> Floats:
         """[N, 2], what each agent is pushed by others."""
         # Beyond 40 margins a push is lost in the rounding of any other number here.
+        forces = np.zeros_like(self.positions)
         near = self._apart < 2 * RADIUS + 40 * CONTACT_MARGIN
+        if not near.any():
+            return forces
         first, second = np.nonzero(near)
         apart = self._apart[first, second]
         depth = np.logaddexp(0.0, (2 * RADIUS - apart) / CONTACT_MARGIN) * CONTACT_MARGIN
         # At the very same place there is no direction to push in.
         strength = CONTACT_FORCE * depth / np.where(apart > 0, apart, 1.0)
         pushed = strength[:, None] * (self.positions[first] - self.positions[second])
-        forces = np.zeros_like(self.positions)
         np.add.at(forces, first, pushed)
         return forces
 
@@ -202,9 +204,10 @@ class Spread(NumericTeam):
             landmarks = (self.landmarks - own).reshape(num_agents, -1)
             others = (self.positions[self._others] - own).reshape(num_agents, -1)
             return [landmarks, others, np.zeros_like(others)]
+        places, people = self.neighbours
         return [
-            _nearest(self._to_landmarks, self.landmarks, own, self.neighbours[0]),
-            _nearest(self._apart, self.positions, own, self.neighbours[1]),
+            _nearest(self._to_landmarks, self.landmarks, own, places, num_agents),
+            _nearest(self._apart, self.positions, own, people, num_agents - 1),
         ]
 
 
@@ -214,16 +217,15 @@ def _distances(first: Floats, second: Floats) -> Floats:
     return np.sqrt(x * x + y * y)
 
 
-def _nearest(distances: Floats, places: Floats, own: Floats, count: int) -> Floats:
-    """[N, 2 count]: the `count` nearest of the places seen from each agent, nearest first."""
-    known = min(count, distances.shape[1])
-    index = np.argpartition(distances, known - 1, axis=1)[:, :known] if known else distances[:, :0]
-    index = index.astype(np.intp)
-    near = np.take_along_axis(distances, index, axis=1)
-    order = np.argsort(near, axis=1)
-    index, near = np.take_along_axis(index, order, axis=1), np.take_along_axis(near, order, axis=1)
+def _nearest(distances: Floats, places: Floats, own: Floats, count: int, there_are: int) -> Floats:
+    """[N, 2 count]: the `count` nearest of `there_are` places seen from each agent, nearest first;
+    what is not there has the largest distance."""
+    known, rows = min(count, there_are), np.arange(len(distances))[:, None]
     seen = np.full((len(distances), count, 2), NOBODY)
-    seen[:, :known] = np.where(np.isfinite(near)[:, :, None], places[index] - own, NOBODY)
+    if known:
+        index = np.argpartition(distances, known - 1, axis=1)[:, :known]
+        index = index[rows, np.argsort(distances[rows, index], axis=1)]
+        seen[:, :known] = places[index] - own
     return seen.reshape(len(distances), -1)
 
 

@@ -10,7 +10,7 @@ import pytest
 from marlogue import IACConfig, IACTrainer, MAACConfig, MAACTrainer, tiny_model, wrappers
 from marlogue.cli import COMMANDS
 from marlogue.cli.options import KEYS
-from marlogue.envs import TASKS, coordination_v0
+from marlogue.envs import NUMERIC_TASKS, TASKS, coordination_v0
 from marlogue.envs.transitions import EXTRAS, STANDARD
 from tests.support.command_line import ROOT
 
@@ -95,7 +95,7 @@ def test_every_key_and_command_is_described() -> None:
 
 def test_every_task_and_transition_keyword_is_described() -> None:
     described = set(re.findall(r"`([^`\s]+)`", read("environments.md")))
-    assert {*TASKS, *STANDARD, *EXTRAS} <= described
+    assert {*TASKS, *NUMERIC_TASKS, *STANDARD, *EXTRAS} <= described
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.stem)
@@ -115,7 +115,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 def test_python_of_the_environments_document_runs() -> None:
     blocks = re.findall(r"```python\n(.*?)```", read("environments.md"), re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, "environments.md", "exec"), names)
