@@ -181,7 +181,11 @@ class TeamVector:
                 answers.append(worker.answer())
             except WorkerDiedError as error:
                 answers.append(error)
-                raised = raised or (error if method == "team" else None)
+                if method == "team":
+                    raised = raised or WorkerDiedError(
+                        f"a worker did not start ({error}); see what it printed. A script that "
+                        "makes workers must do so under: if __name__ == '__main__'"
+                    )
             except Exception as error:
                 raised = raised or error
         if raised is not None:
@@ -254,7 +258,8 @@ def make_team_vector(
         env: a function that makes an environment; or one, which is used as it is for a single
             environment in this process, and copied otherwise.
         num_envs: E.
-        backend: "serial" (in this process), "subprocess", or "ray" (extra ``ray``).
+        backend: "serial" (in this process), "subprocess" (a script must then call this under
+            ``if __name__ == "__main__":``), or "ray" (extra ``ray``).
         num_workers: processes or actors; None for as many as there are cores, at most one for each
             environment.
         seed: of the run.

@@ -52,6 +52,32 @@ def test_other_observation_spaces():
         assert rows.any()
 
 
+def test_alike_agents():
+    """Packed in one go where all are there, one by one otherwise."""
+    space = Box(-9.0, 9.0, (2, 2))
+    team = TeamSpec.of_spaces(dict.fromkeys("abc", space), dict.fromkeys("abc", Discrete(2)))
+    shown = {name: 10.0 * k + np.arange(4).reshape(2, 2) for k, name in enumerate("abc")}
+    rows, present = team.observe({name: shown[name] for name in "cab"})
+    assert rows.tolist() == [[0, 1, 2, 3], [10, 11, 12, 13], [20, 21, 22, 23]]
+    assert rows.dtype == np.float32
+    assert present.all()
+    rows, present = team.observe({"c": shown["c"]})
+    assert rows.tolist() == [[0] * 4, [0] * 4, [20, 21, 22, 23]]
+    assert present.tolist() == team.members(["c"]).tolist() == [False, False, True]
+    flat, _ = team.observe({name: seen.tolist() for name, seen in shown.items()})
+    assert flat[1].tolist() == [10, 11, 12, 13]
+    with pytest.raises(ValueError, match=r"observation of b \(3 numbers\)"):
+        team.observe({**shown, "b": np.zeros(3)})
+    with pytest.raises(ValueError, match=r"observation of a \(9 numbers\)"):
+        team.observe(dict.fromkeys("abc", np.zeros((3, 3))))
+    with pytest.raises(ValueError, match=r"observation of c \(number 0 is nan\)"):
+        team.observe({**shown, "c": np.full((2, 2), np.nan)})
+    with pytest.raises(KeyError, match="'d' is not of the team"):
+        team.observe({"a": shown["a"], "b": shown["b"], "d": shown["c"]})
+    with pytest.raises(KeyError, match="'d' is not of the team"):
+        team.members(["d"])
+
+
 def test_continuous_actions_are_stretched():
     bounds = Box(np.array([[0.0, -2.0]], np.float32), np.array([[1.0, 6.0]], np.float32))
     team = TeamSpec.of_spaces({"a": vector(1), "b": vector(1)}, {"a": bounds, "b": vector(1)})
