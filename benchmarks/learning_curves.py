@@ -2,11 +2,12 @@
 
     python benchmarks/learning_curves.py --task spread --learner aac --seeds 3
     python benchmarks/learning_curves.py --task spread --learner masac --seeds 3
+    python benchmarks/learning_curves.py --task spread_10 --learner aac
     python benchmarks/learning_curves.py --task spread --show
 
 Curves are added to a file per task (``benchmarks/curves/TASK.json``), a learner and seed that is
 there already is replaced. The peers need BenchMARL (``pip install benchmarl``); the tasks need mpe2
-(spread) or pettingzoo[sisl] (pursuit).
+(spread, spread_continuous, tag) or pettingzoo[sisl] (pursuit).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from typing import Any
 import torch
 from report import table
 from team_tasks import TASKS, Policy, Task, evaluate
+
+from marlogue.agents.teams import TeamSpec
 
 _CURVES = Path(__file__).with_name("curves")
 _POINTS = 10  # evaluations of a training, by default
@@ -55,6 +58,7 @@ class Curve:
 
     def __init__(self, task: Task, every: int) -> None:
         self.points: list[tuple[int, float]] = []
+        self.larger: float | None = None  # of the same networks at the end, with more agents
         self._task, self._every = task, every
         self._env = task.make()
         self._spent = 0.0
@@ -80,7 +84,7 @@ def learn_peer(task: Task, name: str, args: argparse.Namespace, seed: int, curve
     """A training of BenchMARL; its settings."""
     from benchmarl_side import Settings, make_experiment, policy_of, watch
 
-    chosen = PEER_SETTINGS[args.task, name] | args.set
+    chosen = PEER_SETTINGS.get((args.task, name), {}) | args.set
     settings = Settings(learner=name, steps=args.steps, **chosen)
     experiment = make_experiment(settings, task.make, task.max_cycles, seed)
     policy = policy_of(experiment, task.greedy)
@@ -96,24 +100,32 @@ def learn_ours(task: Task, name: str, args: argparse.Namespace, seed: int, curve
 
     class Looking(Callback[AACTrainer]):
         def on_update(self, trainer: AACTrainer) -> None:
-            curve.look(trainer.steps, _our_policy(trainer, task.greedy))
+            curve.look(trainer.steps, policy)
 
-    chosen = OUR_SETTINGS[args.task] | args.set
+    chosen = OUR_SETTINGS.get(args.task, {}) | args.set
     config = AACConfig(
         **chosen, total_steps=args.steps, eval_interval=0, seed=seed, device="cpu", verbose=False
     )
     trainer = AACTrainer(args=config, env=task.make(), callbacks=[Looking()])
+    actors = trainer.networks.actors
+    policy = _our_policy(actors, trainer.statistics, task.greedy)
     trainer.train()
-    curve.look(args.steps, _our_policy(trainer, task.greedy))
+    curve.look(args.steps, policy)
+    if task.larger is not None:
+        env = task.larger()
+        team = TeamSpec.of(env)
+        statistics = trainer.statistics.for_team(config, team)
+        many = _our_policy(actors.for_team(team), statistics, task.greedy)
+        curve.larger = evaluate(task, many, env)
+        print(f"  larger {curve.larger:8.1f}", flush=True)
     return chosen
 
 
-def _our_policy(trainer: Any, greedy: bool) -> Policy:
-    observations = trainer.statistics.preparation().observations
+def _our_policy(actors: Any, statistics: Any, greedy: bool) -> Policy:
+    observations = statistics.preparation().observations
 
     @torch.no_grad()
     def policy(seen: Any) -> Any:
-        actors = trainer.networks.actors
         distribution, _ = actors(observations(torch.from_numpy(seen)[None]))
         actions = distribution.mode() if greedy else distribution.sample()[0]
         return actions[0].numpy()
@@ -138,6 +150,7 @@ def run(args: argparse.Namespace, seed: int) -> dict[str, Any]:
         "settings": settings,
         "cpu_seconds": round(time.process_time() - before - curve.spent, 1),
         "points": [[steps, round(value, 2)] for steps, value in curve.points],
+        **({} if curve.larger is None else {"larger": round(curve.larger, 1)}),
     }
 
 

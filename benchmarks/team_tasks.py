@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,8 +15,8 @@ from pettingzoo.utils import BaseParallelWrapper
 
 from marlogue.agents.teams import TeamSpec
 
-#: From what all agents observe [N, D] to their actions [N].
-Policy = Callable[[NDArray[np.float32]], NDArray[np.int64]]
+#: From what all agents observe [N, D] to their actions: [N] indices, or [N, A] in [-1, 1].
+Policy = Callable[[NDArray[np.float32]], NDArray[Any]]
 
 # Far from the seeds of any training.
 _FIRST_SEED = 1_000_000
@@ -33,6 +34,9 @@ class Task:
         greedy: whether the most probable actions are played (or sampled ones).
         random, best: mean returns, summed over agents, of random actions and of the best known
             policy; for the reader.
+        larger: makes the same task with more agents, for networks that fit any number of them;
+            None for none.
+        random_larger: mean return of random actions there.
     """
 
     make: Callable[[], ParallelEnv[Any, Any, Any]]
@@ -42,6 +46,8 @@ class Task:
     greedy: bool
     random: float
     best: float | None
+    larger: Callable[[], ParallelEnv[Any, Any, Any]] | None = None
+    random_larger: float | None = None
 
 
 class Flat(BaseParallelWrapper[Any, Any, Any]):
@@ -126,14 +132,32 @@ def evaluate(task: Task, policy: Policy, env: ParallelEnv[Any, Any, Any] | None 
 def random_policy(team: TeamSpec, seed: int) -> Policy:
     """Uniformly random actions."""
     rng = np.random.default_rng(seed)
-    return lambda seen: rng.integers(team.action_sizes)
+    if team.discrete:
+        return lambda seen: rng.integers(team.action_sizes)
+    return lambda seen: rng.uniform(-1.0, 1.0, (team.num_agents, team.action_size))
 
 
-def _spread() -> ParallelEnv[Any, Any, Any]:
+def _spread(**kwargs: Any) -> ParallelEnv[Any, Any, Any]:
     from mpe2 import simple_spread_v3
 
-    env: ParallelEnv[Any, Any, Any] = simple_spread_v3.parallel_env()
+    env: ParallelEnv[Any, Any, Any] = simple_spread_v3.parallel_env(**kwargs)
     return env
+
+
+def _tag() -> ParallelEnv[Any, Any, Any]:
+    """Three pursuers learn to catch a faster prey that moves at random."""
+    from mpe2 import simple_tag_v3
+
+    from marlogue.wrappers import Subteam
+
+    return Subteam(simple_tag_v3.parallel_env(), "adversary_*")
+
+
+def _crowd(num_agents: int) -> ParallelEnv[Any, Any, Any]:
+    """Spread as crowded as with three agents, where each sees what is near."""
+    from marlogue.envs import spread_v0
+
+    return spread_v0.parallel_env(num_agents=num_agents, observe="nearest", half_width=None)
 
 
 def _pursuit() -> ParallelEnv[Any, Any, Any]:
@@ -148,5 +172,12 @@ def _flat(observations: dict[Any, Any]) -> dict[Any, NDArray[np.float32]]:
 
 TASKS = {
     "spread": Task(_spread, 50_000, 40, 25, True, -80.6, -23.4),
+    "spread_continuous": Task(
+        partial(_spread, continuous_actions=True), 50_000, 40, 25, True, -77.9, None
+    ),
+    "spread_10": Task(
+        partial(_crowd, 10), 30_000, 40, 25, True, -830.0, None, partial(_crowd, 30), -6856.0
+    ),
+    "tag": Task(_tag, 20_000, 40, 25, True, 11.7, None),
     "pursuit": Task(_pursuit, 20_000, 10, 500, False, -365.0, None),
 }
