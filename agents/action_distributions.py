@@ -57,12 +57,14 @@ class DiscreteActions:
     def sample(self, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Indices [..., N], long, and their log-probabilities [..., N], differentiable.
 
-        The largest of pi(a) / e_a with independent exponential e_a is at a with probability pi(a).
+        The first action at which the summed probabilities reach u times their total, u uniform in
+        (0, 1]: never one of probability 0, which adds nothing to the sum before it.
         """
         log_probs = self.log_probs
         with torch.no_grad():
-            noise = torch.empty_like(log_probs).exponential_(generator=generator)
-            actions = (log_probs.exp() / noise).argmax(-1)
+            sums = log_probs.exp().cumsum(-1)
+            drawn = torch.empty_like(sums[..., :1]).uniform_(generator=generator)
+            actions = (sums < (1 - drawn) * sums[..., -1:]).sum(-1)
         return actions, _taken(log_probs, actions)
 
     def mode(self) -> Tensor:

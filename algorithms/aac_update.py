@@ -9,6 +9,7 @@ import torch
 from stable_baselines3.common.utils import polyak_update
 from torch import Tensor
 
+from marlogue.agents.action_distributions import DiscreteActions
 from marlogue.agents.attention import rows_of
 from marlogue.agents.attention_critic import AttentionCritic
 from marlogue.algorithms import aac_diagnostics as figures
@@ -147,9 +148,9 @@ class AACLearner:
         else:
             actions, log_probs = policy.sample(self.generator)
         q = networks.target_critic(rows.next_seen, actions, rows.next_attending, asked.queries)
-        if networks.team.discrete:
-            table = policy.log_probs  # type: ignore[attr-defined]
-            return expected_value(q, asked.of(table), networks.temperature)
+        if isinstance(policy, DiscreteActions):
+            table = DiscreteActions(asked.of(policy.logits)).log_probs
+            return expected_value(q, table, networks.temperature)
         return sampled_value(q, asked.of(log_probs), networks.temperature)
 
     def _step_critic(

@@ -72,6 +72,17 @@ def test_samples_have_the_probabilities():
     torch.testing.assert_close(log_probs, pi.log_prob(actions))
 
 
+@pytest.mark.parametrize("possible", [[0], [2], [4], [1, 3], [0, 4]])
+def test_actions_that_are_ruled_out_are_never_drawn(possible):
+    """At either end too; logits so far apart that float32 sums lose the smaller probabilities."""
+    available = torch.zeros(5, dtype=torch.bool)
+    available[possible] = True
+    logits = torch.tensor([30.0, 0.0, -30.0, 5.0, 60.0]).expand(50_000, 1, 5)
+    drawn, _ = DiscreteActions.of(logits, available).sample(seeded(3))
+    assert set(drawn.unique().tolist()) <= set(possible)
+    assert drawn.dtype == torch.long
+
+
 def test_tanh_gaussian_against_torch():
     """Against torch's transformed distribution, a number that does not exist left out."""
     generator = seeded(0)
