@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +21,7 @@ from marlogue.algorithms.aac_config import AACConfig, plain
 from marlogue.algorithms.aac_diagnostics import MOST_NAMED, floats, schedule_figures
 from marlogue.algorithms.aac_evaluation import TOGETHER, evaluation_figures, play_episodes
 from marlogue.algorithms.aac_memory import Memory, Statistics
-from marlogue.algorithms.aac_networks import AACNetworks
+from marlogue.algorithms.aac_networks import AACNetworks, check_attention
 from marlogue.algorithms.aac_saving import load_networks, save_networks
 from marlogue.algorithms.aac_update import AACLearner
 from marlogue.algorithms.annealing import as_anneal
@@ -108,7 +110,7 @@ class AACTrainer:
         self.stages = make_stages(curriculum)
         self.steps = 0
         self._schedule = make_schedule(args.lr_scheduler_type, args.warmup_steps, args.total_steps)
-        teams = [self._team_of(stage) for stage in self.stages]
+        teams = [self._team_of(self.env, stage.env_kwargs) for stage in self.stages]
         self.team: TeamSpec = teams[0]
         self.networks = AACNetworks.build(
             args,
@@ -117,8 +119,10 @@ class AACTrainer:
             device=_device(args.device),
             generator=torch.Generator().manual_seed(derived_seed(args.seed, NETWORKS)),
         )
-        for team in teams[1:]:
-            self.networks.for_team(team)  # an error now rather than in the middle of the training
+        # Errors now rather than in the middle of the training.
+        for team in teams if eval_env is None else [*teams, self._team_of(eval_env, {})]:
+            check_attention(args, team)
+            self.networks.for_team(team)
         self.statistics = Statistics(args, self.team)
         self.learner = AACLearner(
             args,
@@ -284,7 +288,8 @@ class AACTrainer:
         if self.logdir is None or not args.attention_images or not networks.attends:
             return None
         assert isinstance(networks.critic, AttentionCritic)
-        position = None if args.attention_position is None else list(args.attention_position)[:2]
+        places = list(args.attention_position or ())[:2]
+        position = places if len(places) == 2 else None
         about = f"after {self.steps:,} steps"
         return AttentionWatch(networks.critic, players, position, about)
 
@@ -294,6 +299,7 @@ class AACTrainer:
         trace = watch.trace()
         trace.save(trace_path(self.logdir, self.steps))
         if not figures_available():
+            _say_once_that_there_are_no_pictures()
             return {}
         return {
             "attention/episode": image_of(episode_figure(trace)),
@@ -334,8 +340,10 @@ class AACTrainer:
             self.networks.actors, vector.num_envs, self.learner.prepare.observations, seed
         )
 
-    def _team_of(self, stage: Stage) -> TeamSpec:
-        with make_team_vector(self.env, env_kwargs=stage.env_kwargs) as vector:
+    def _team_of(self, env: EnvOrFactory, env_kwargs: Mapping[str, Any]) -> TeamSpec:
+        # With the guidance, so that an environment to train in without any is refused now.
+        guidance = self.guidance if env is self.env else None
+        with make_team_vector(env, guidance=guidance, env_kwargs=env_kwargs) as vector:
             return vector.team
 
     def _evaluation_is_due(self) -> bool:
@@ -405,6 +413,15 @@ def _exploration(args: AACConfig, team: TeamSpec) -> EpsilonGreedy | GaussianNoi
     if team.discrete:
         return EpsilonGreedy(as_anneal(args.epsilon), seed)
     return GaussianNoise(as_anneal(args.noise), seed)
+
+
+@cache
+def _say_once_that_there_are_no_pictures() -> None:
+    warnings.warn(
+        'attention_images needs matplotlib for pictures in TensorBoard: pip install "marlogue[plot]" '
+        "(the attention itself is kept in the run's folder).",
+        stacklevel=3,
+    )
 
 
 def _device(name: str | None) -> torch.device:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from marlogue import __version__
 from marlogue.agents.teams import TeamSpec
@@ -34,8 +34,7 @@ def save_networks(
     """Save networks and running statistics."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, module in networks.modules().items():
-        state = {key: value.contiguous() for key, value in module.state_dict().items()}
-        save_file(state, folder / f"{name}.safetensors")
+        save_file(_state(module), folder / f"{name}.safetensors")
     save_file(_other(networks, observations, rewards), folder / f"{_OTHER}.safetensors")
     about = {
         "marlogue": __version__,
@@ -69,11 +68,11 @@ def load_networks(
     states = {name: load_file(folder / f"{name}.safetensors") for name in modules}
     other = load_file(folder / f"{_OTHER}.safetensors")
     for name, module in modules.items():
-        _check(folder, name, states[name], module.state_dict())
+        _check(folder, name, states[name], _state(module))
     mine = _other(networks, observations, rewards)
     _check(folder, _OTHER, other, {key: mine[key] for key in mine if key != "rewards.sums"})
     for name, module in modules.items():
-        module.load_state_dict(states[name])
+        module.load_state_dict(states[name], strict=False)  # all of `_state` is there
     with torch.no_grad():
         networks.log_temperature.copy_(other["log_temperature"])
     for prefix, statistics in (("observations", observations), ("rewards", rewards)):
@@ -106,6 +105,12 @@ def describe(team: TeamSpec) -> dict[str, Any]:
         "action_sizes": list(team.action_sizes),
         "discrete": team.discrete,
     }
+
+
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    """What a network knows, without tables of no width, whose length is that of the team."""
+    states = module.state_dict().items()
+    return {name: value.contiguous() for name, value in states if value.numel()}
 
 
 def _other(

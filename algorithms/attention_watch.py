@@ -50,7 +50,7 @@ class AttentionWatch:
         self._recorder.add(
             weights, view.present[0], step.rewards[0], actions=actions[0], positions=places
         )
-        self._over = bool(step.over[0])
+        self._over = bool(step.over[0] | step.lost[0])
 
     def trace(self) -> AttentionTrace:
         """What was recorded."""
