@@ -418,7 +418,7 @@ def _exploration(args: AACConfig, team: TeamSpec) -> EpsilonGreedy | GaussianNoi
 @cache
 def _say_once_that_there_are_no_pictures() -> None:
     warnings.warn(
-        'attention_images needs matplotlib for pictures in TensorBoard: pip install "marlogue[plot]" '
+        'attention_images: pictures in TensorBoard need pip install "marlogue[plot]" '
         "(the attention itself is kept in the run's folder).",
         stacklevel=3,
     )

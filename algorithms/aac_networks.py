@@ -106,7 +106,7 @@ class AACNetworks:
         Raises:
             ValueError: when they do not fit it.
         """
-        judged = remembering(team, self.critic.team.observation_size - team.observation_size)
+        judged = remembering(team, self.critic.team.observation_size - self.team.observation_size)
         return replace(
             self,
             team=team,
@@ -131,6 +131,23 @@ class AACNetworks:
         """What the critic's optimiser steps."""
         local = [] if self.local_values is None else list(self.local_values.parameters())
         return [*self.critic.parameters(), *local]
+
+
+def check_attention(args: AACConfig, team: TeamSpec) -> None:
+    """Raise a ValueError when the configuration's position or graph does not fit a team."""
+    least = min(team.observation_sizes)
+    wrong = [index for index in args.attention_position or () if index >= least]
+    if wrong:
+        raise ValueError(
+            f"attention_position ({args.attention_position!r}) must hold indices into an "
+            f"observation, of which the smallest has {least} numbers; {wrong} are not."
+        )
+    graph = args.attention_graph
+    if graph is not None and len(graph) != team.num_agents:
+        raise ValueError(
+            f"attention_graph (of {len(graph)} agents) must have a list for each of the "
+            f"{team.num_agents} agents of the team ({', '.join(team.agents[:3])}, ...)."
+        )
 
 
 def remembering(team: TeamSpec, hidden_size: int) -> TeamSpec:
