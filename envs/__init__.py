@@ -1,6 +1,12 @@
 """Environments of texts, and of vectors, as PettingZoo parallel environments."""
 
-from marlogue.envs import coordination_v0, pursuit_v0, spread_v0, story_length_v0
+from marlogue.envs import (
+    cloud_scheduling_v0,
+    coordination_v0,
+    pursuit_v0,
+    spread_v0,
+    story_length_v0,
+)
 from marlogue.envs.aec import to_aec
 from marlogue.envs.checks import check_text_env
 from marlogue.envs.episodes import StepResult
@@ -30,6 +36,7 @@ __all__ = [
     "UnicodeText",
     "batched_reward",
     "check_text_env",
+    "cloud_scheduling_v0",
     "coordination_v0",
     "env",
     "joint_text",

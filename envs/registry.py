@@ -11,7 +11,13 @@ from typing import Any, TypeVar
 
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
-from marlogue.envs import coordination_v0, pursuit_v0, spread_v0, story_length_v0
+from marlogue.envs import (
+    cloud_scheduling_v0,
+    coordination_v0,
+    pursuit_v0,
+    spread_v0,
+    story_length_v0,
+)
 from marlogue.envs.text_env import TextEnv
 
 TASKS: dict[str, Callable[..., TextEnv]] = {
@@ -20,6 +26,7 @@ TASKS: dict[str, Callable[..., TextEnv]] = {
 }
 
 NUMERIC_TASKS: dict[str, Callable[..., ParallelEnv]] = {
+    "cloud_scheduling_v0": cloud_scheduling_v0.parallel_env,
     "pursuit_v0": pursuit_v0.parallel_env,
     "spread_v0": spread_v0.parallel_env,
 }

@@ -9,7 +9,7 @@ import pytest
 
 from marlogue import IACConfig, IACTrainer, MAACConfig, MAACTrainer, tiny_model, wrappers
 from marlogue.cli import COMMANDS
-from marlogue.cli.options import KEYS
+from marlogue.cli.keys import KEYS
 from marlogue.envs import NUMERIC_TASKS, TASKS, coordination_v0
 from marlogue.envs.transitions import EXTRAS, STANDARD
 from tests.support.command_line import ROOT

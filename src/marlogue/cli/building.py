@@ -8,19 +8,31 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from marlogue.agents import Critic, LLMPolicy, load_tokenizer
-from marlogue.algorithms import Callback, IACConfig, IACTrainer, MAACTrainer, OnPolicyTrainer
+from marlogue.algorithms import (
+    AACTrainer,
+    Callback,
+    IACConfig,
+    IACTrainer,
+    MAACTrainer,
+    OnPolicyTrainer,
+)
 from marlogue.algorithms.critic_building import head_generator
 from marlogue.algorithms.environments import Environments, make_environments
-from marlogue.cli.data import load_rows, make_env
+from marlogue.cli.data import env_maker, load_rows, make_env
 from marlogue.cli.errors import UsageError
 from marlogue.cli.lookup import Named, call, find, resolve
 from marlogue.cli.options import Settings
 
-TRAINERS: dict[str, Callable[..., OnPolicyTrainer]] = {"maac": MAACTrainer, "iac": IACTrainer}
+Trainer = OnPolicyTrainer | AACTrainer
+TRAINERS: dict[str, Callable[..., Trainer]] = {
+    "maac": MAACTrainer,
+    "iac": IACTrainer,
+    "aac": AACTrainer,
+}
 
 
 def environment_arguments(settings: Settings) -> dict[str, Any]:
-    """The arguments of a trainer that say what is played.
+    """The arguments of a trainer of texts that say what is played.
 
     Where nothing is said about evaluation, the rows of the training are evaluated.
     """
@@ -47,34 +59,56 @@ def evaluates_apart(settings: Settings) -> bool:
 
 def make_played(settings: Settings) -> Environments:
     """The environments, without a trainer."""
-    return make_environments(settings.args, **environment_arguments(settings))
+    return make_environments(settings.text_args, **environment_arguments(settings))
 
 
-def make_trainer(settings: Settings, callbacks: Sequence[Callback], logdir: Any) -> OnPolicyTrainer:
+def make_trainer(settings: Settings, callbacks: Sequence[Callback[Any]], logdir: Any) -> Trainer:
     """The trainer that a configuration describes."""
+    own = _numeric_arguments if settings.algorithm == "aac" else _text_arguments
+    return TRAINERS[settings.algorithm](
+        args=settings.args,
+        guidance=_guidance(settings["guidance"]),
+        callbacks=[*_callbacks(settings["callbacks"]), *callbacks],
+        wandb_config=settings["wandb_config"],
+        logdir=logdir,
+        **own(settings),
+    )
+
+
+def _numeric_arguments(settings: Settings) -> dict[str, Any]:
+    env = env_maker(settings["env"], "env")
+    if env is None:
+        raise UsageError("env must be given: the name of a task of vectors, or a dotted path")
+    return {
+        "env": env,
+        "eval_env": env_maker(settings["eval_env"], "eval_env"),
+        "curriculum": settings["curriculum"],
+    }
+
+
+def _text_arguments(settings: Settings) -> dict[str, Any]:
     played = environment_arguments(settings)
-    count = settings.args.num_agents
+    count = settings.text_args.num_agents
     if played["env"] is not None:
         count = len(played["env"].possible_agents)
     arguments: dict[str, Any] = {
-        "args": settings.args,
         "model_config": settings["model_config"],
         "metrics_callback": resolve(settings["metrics_callback"], "metrics_callback"),
-        "wandb_config": settings["wandb_config"],
-        "callbacks": [*_callbacks(settings["callbacks"]), *callbacks],
-        "logdir": logdir,
         **played,
     }
-    guidance = settings["guidance"]
-    given = isinstance(guidance, bool)
-    arguments["guidance"] = guidance if given else resolve(guidance, "guidance")
     if settings["joint_formatter"] is not None:
         if settings.algorithm != "maac":
             raise UsageError("joint_formatter is for maac; leave it out")
         arguments["joint_formatter"] = resolve(settings["joint_formatter"], "joint_formatter")
     arguments |= team_arguments(settings, count)
     arguments |= _critic_arguments(settings, count)
-    return TRAINERS[settings.algorithm](**arguments)
+    return arguments
+
+
+def _guidance(value: bool | str | Named | None) -> Any:
+    if isinstance(value, bool):
+        return value or None
+    return resolve(value, "guidance")
 
 
 def team_arguments(settings: Settings, count: int) -> dict[str, Any]:
@@ -136,7 +170,7 @@ def _made(source: Named, key: str) -> tuple[Any, PreTrainedTokenizerBase | None]
     return made if isinstance(made, tuple) else (made, None)
 
 
-def _callbacks(sources: Sequence[str | Named] | None) -> list[Callback]:
+def _callbacks(sources: Sequence[str | Named] | None) -> list[Callback[Any]]:
     made = []
     for index, source in enumerate(sources or []):
         named = Named(source) if isinstance(source, str) else source

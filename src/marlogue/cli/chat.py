@@ -9,7 +9,7 @@ from typing import Any
 from marlogue.agents import LLMPolicy, SamplingParams
 from marlogue.algorithms.streams import EVAL
 from marlogue.cli.errors import UsageError
-from marlogue.cli.play import TEAM, prepare
+from marlogue.cli.play import TEAM, prepare, read_settings
 from marlogue.envs import TextEnv
 from marlogue.envs.text_env import text_env_inside
 
@@ -20,7 +20,7 @@ def chat(words: Sequence[str]) -> None:
     Raises:
         UsageError: when the configuration cannot be used.
     """
-    _, played, team = prepare("chat", words, TEAM)
+    played, team = prepare(read_settings("chat", words, TEAM))
     args = played.args
     env = text_env_inside(played.train)
     if env is None:

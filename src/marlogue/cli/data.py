@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.cli.errors import UsageError, unknown
 from marlogue.cli.lookup import Named, call, find
-from marlogue.envs import TASKS, TextEnv
+from marlogue.envs import NUMERIC_TASKS, TASKS, TextEnv
 
 Rows = str | list[int] | None
 
@@ -24,11 +25,11 @@ class EnvSource(Named):
     """An environment.
 
     Args:
-        name: one of the tasks, as in story_length_v0, or the dotted path of a function or class
-            that makes an environment.
+        name: one of the tasks, as in story_length_v0 (AAC: spread_v0), or the dotted path of a
+            function or class that makes an environment.
         kwargs: its arguments.
-        rows: which of the dataset's rows it plays: a slice, as in "0:24" or "24:", or a list of
-            row numbers; null for all.
+        rows: which of the dataset's rows it plays (not for AAC): a slice, as in "0:24" or "24:",
+            or a list of row numbers; null for all.
     """
 
     rows: Rows = None
@@ -54,6 +55,46 @@ class DataSource:
     rows: Rows = None
 
 
+@dataclass(frozen=True)
+class EnvMaker:
+    """Makes the environment that a configuration names, a new one at each call, also in other
+    processes.
+
+    Args:
+        name: one of the numeric tasks, or the dotted path of a function or class.
+        kwargs: its arguments; those of a call come on top.
+        key: the configuration's key, for messages.
+    """
+
+    name: str
+    kwargs: Mapping[str, Any]
+    key: str
+
+    def __call__(self, **kwargs: Any) -> ParallelEnv:
+        """The environment.
+
+        Raises:
+            UsageError: when it cannot be found, or takes no such arguments.
+        """
+        factory = _factory(self.name, self.key, NUMERIC_TASKS)
+        return _made(factory, {**self.kwargs, **kwargs}, self.key)
+
+
+def env_maker(source: str | EnvSource | None, key: str) -> EnvMaker | None:
+    """What makes the numeric environment that a configuration names.
+
+    Raises:
+        UsageError: when there is no such environment, or rows are asked of it.
+    """
+    source = EnvSource(source) if isinstance(source, str) else source
+    if source is None:
+        return None
+    if source.rows is not None:
+        raise UsageError(f"{key}.rows needs an environment with a dataset; leave it out for aac")
+    _factory(source.name, key, NUMERIC_TASKS)
+    return EnvMaker(source.name, source.kwargs, key)
+
+
 def make_env(source: str | EnvSource | None, key: str) -> ParallelEnv | None:
     """The environment that a configuration names.
 
@@ -64,7 +105,7 @@ def make_env(source: str | EnvSource | None, key: str) -> ParallelEnv | None:
         return None
     if isinstance(source, str):
         source = EnvSource(source)
-    factory = _factory(source.name, key)
+    factory = _factory(source.name, key, TASKS)
     env = _made(factory, source.kwargs, key)
     if source.rows is None:
         return env
@@ -121,11 +162,15 @@ def pick_rows(dataset: Any, rows: str | Sequence[int], key: str) -> Any:
     return [dataset[number] for number in numbers]
 
 
-def _factory(name: str, key: str) -> Any:
+def _factory(name: str, key: str, tasks: Mapping[str, Callable[..., Any]]) -> Any:
+    if name in tasks:
+        return tasks[name]
     if name in TASKS:
-        return TASKS[name]
+        raise UsageError(f"{key} ({name}) is a task of texts; set algorithm: maac or iac")
+    if name in NUMERIC_TASKS:
+        raise UsageError(f"{key} ({name}) is a task of vectors; set algorithm: aac")
     if "." not in name:
-        raise unknown(f"{key}: the environment", name, TASKS)
+        raise unknown(f"{key}: the environment", name, tasks)
     return find(name, key)
 
 
@@ -133,20 +178,36 @@ def _made(factory: Any, kwargs: Mapping[str, Any], key: str) -> ParallelEnv:
     try:
         env = call(factory, kwargs, key)
     except TypeError as error:
-        # Our factories pass on what they do not know, so that their signature does not tell.
-        misspelt = re.search(
-            r"TextEnv.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error)
-        )
+        misspelt = _misspelt(error, kwargs, key)
         if misspelt is None:
             raise
-        known = set(TextEnv.__init__.__annotations__) - {"return"}
-        raise unknown(f"{key}.kwargs: the argument", misspelt[1], known) from None
+        raise misspelt from None
     if not isinstance(env, ParallelEnv):
         raise UsageError(
             f"{key} ({getattr(factory, '__name__', factory)}) made a {type(env).__name__}; it must "
             "make a PettingZoo ParallelEnv"
         )
     return env
+
+
+def _misspelt(error: TypeError, kwargs: Mapping[str, Any], key: str) -> UsageError | None:
+    """The error about an argument that a factory passed on to what does not know it, so that the
+    factory's own signature does not tell; None when the error is another one."""
+    said = re.search(
+        r"(\w+)(\.__init__)?\(\) got an unexpected keyword argument '(\w+)'", str(error)
+    )
+    if said is None or said[3] not in kwargs:
+        return None
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    frame = None if trace is None else trace.tb_frame
+    names = {} if frame is None else {**frame.f_globals, **frame.f_locals}
+    taker = names.get(said[1])
+    known = inspect.signature(taker).parameters if callable(taker) else {}
+    if known:
+        return unknown(f"{key}.kwargs: the argument", said[3], known)
+    return UsageError(f"{key}.kwargs: the argument {said[3]} is unknown ({error})")
 
 
 def _load(path: str, source: DataSource, key: str) -> Any:

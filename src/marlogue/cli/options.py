@@ -8,7 +8,7 @@ from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import yaml
 from jsonargparse import (  # type: ignore[attr-defined]
@@ -17,72 +17,23 @@ from jsonargparse import (  # type: ignore[attr-defined]
     Namespace,
 )
 
-from marlogue.algorithms import ActorCriticConfig, IACConfig, MAACConfig
+from marlogue.algorithms import ActorCriticConfig
 from marlogue.cli.data import DataSource, EnvSource
 from marlogue.cli.errors import UsageError, as_usage_errors, unknown
+from marlogue.cli.keys import (
+    CONFIGS,
+    SPECS,
+    Algorithm,
+    Config,
+    fields_of,
+    keys_of,
+    unknown_field,
+    unknown_key,
+)
 from marlogue.cli.lookup import Named
 
-Algorithm = Literal["maac", "iac"]
-CONFIGS: dict[str, type[ActorCriticConfig]] = {"maac": MAACConfig, "iac": IACConfig}
-
-_Model = str | Named | None
-_Models = list[str | Named] | None
-_Callable = str | Named | None
 #: Options of a command's own: type, default and help.
 Own = Mapping[str, tuple[Any, Any, str]]
-
-#: Keys of a configuration beside ``args``: their type and help.
-KEYS: dict[str, tuple[Any, str]] = {
-    "agent_model": (
-        _Model,
-        "the model that every agent starts from: smollm2, a folder, a hub name, or a name with "
-        "kwargs of a function that makes a model with its tokenizer",
-    ),
-    "agents": (_Models, "one model per agent, instead of agent_model"),
-    "critic_model": (_Model, "the model of the critic, or of each critic"),
-    "critics": (_Models, "a list of critics' models, instead of critic_model"),
-    "model_config": (
-        dict[str, Any] | None,
-        "how models are loaded and prompted: dtype, attn_implementation, model_kwargs, "
-        "critic_model_kwargs, critic_value_head_hidden_dim, chat_template, system_prompt",
-    ),
-    "env": (str | EnvSource | None, "the environment: a task's name, or name, kwargs and rows"),
-    "eval_env": (str | EnvSource | None, "the environment for evaluation"),
-    "train_dataset": (str | DataSource | None, "instead of env: a file, or a hub name"),
-    "eval_dataset": (str | DataSource | None, "the dataset for evaluation"),
-    "reward_func": (_Callable, "dotted path of the reward function"),
-    "reward_processor": (_Callable, "dotted path of a function from reward to reward"),
-    "formatters": (
-        str | Named | list[str | Named] | None,
-        "dotted path of the formatter, or one per agent",
-    ),
-    "external_transition": (_Callable, "dotted path of what makes the prompts of later turns"),
-    "guidance": (
-        bool | str | Named | None,
-        "dotted path of a function of (state, actions, infos) that gives advantages of what the "
-        "agents say, or true for the environment's own",
-    ),
-    "metrics_callback": (_Callable, "dotted path of a function from samples to figures"),
-    "joint_formatter": (_Callable, "MAAC: dotted path of what writes the critic's text"),
-    "callbacks": (_Models, "dotted paths of Callback classes, or names with kwargs"),
-    "wandb_config": (dict[str, Any] | None, "arguments of wandb.init; null for no wandb"),
-    "logdir": (
-        str | None,
-        "folder for TensorBoard and transcripts; where it holds a run already, a number is added",
-    ),
-    "output_dir": (str | None, "folder that the trained team is saved to"),
-}
-
-_SPECS: dict[str, type] = {
-    "env": EnvSource,
-    "eval_env": EnvSource,
-    "train_dataset": DataSource,
-    "eval_dataset": DataSource,
-    **dict.fromkeys(("agent_model", "agents", "critic_model", "critics", "callbacks"), Named),
-    **dict.fromkeys(("reward_func", "reward_processor", "formatters"), Named),
-    **dict.fromkeys(("external_transition", "metrics_callback", "joint_formatter"), Named),
-    "guidance": Named,
-}
 
 
 @dataclass
@@ -90,21 +41,27 @@ class Settings:
     """A configuration that was read.
 
     Attributes:
-        algorithm: "maac" or "iac".
+        algorithm: "maac", "iac" or "aac".
         args: its configuration.
-        values: the other keys, see ``KEYS``, and the command's own.
+        values: the other keys, see :mod:`marlogue.cli.keys`, and the command's own.
         text: all of it as YAML.
         folders: where the configuration files lie.
     """
 
     algorithm: str
-    args: ActorCriticConfig
+    args: Config
     values: dict[str, Any]
     text: str
     folders: list[Path]
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key]
+
+    @property
+    def text_args(self) -> ActorCriticConfig:
+        """``args`` of a learner of texts."""
+        assert isinstance(self.args, ActorCriticConfig)
+        return self.args
 
 
 def read(command: str, words: Sequence[str], own: Own) -> Settings:
@@ -119,7 +76,7 @@ def read(command: str, words: Sequence[str], own: Own) -> Settings:
         UsageError: when an option or key is unknown, or a value does not fit.
         SystemExit: after ``--help`` or ``--print_config``.
     """
-    files = _config_files(words)
+    files = [Path(name) for name in _values(words, "--config")]
     contents = [(file, _load(file)) for file in files]
     algorithm = _algorithm(words, [content for _, content in contents])
     parser = _parser(command, algorithm, own)
@@ -130,11 +87,12 @@ def read(command: str, words: Sequence[str], own: Own) -> Settings:
         parsed = parser.parse_args(words)
     except ArgumentError as error:
         raise UsageError(plain(str(error))) from None
-    kept = {key: _plain_value(parsed[key]) for key in ("algorithm", *KEYS, "args")}
+    keys = keys_of(algorithm)
+    kept = {key: _plain_value(parsed[key]) for key in ("algorithm", *keys, "args")}
     text = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)
     with as_usage_errors():
         args = CONFIGS[algorithm](**parsed.args.as_dict())
-    values = {key: _unwrapped(parsed[key]) for key in (*KEYS, *own)}
+    values = {key: _unwrapped(parsed[key]) for key in (*keys, *own)}
     return Settings(algorithm, args, values, text, [file.parent for file in files])
 
 
@@ -169,20 +127,22 @@ def _parser(command: str, algorithm: str, own: Own) -> ArgumentParser:
     parser.add_argument(
         "--algorithm", type=Algorithm, default="maac", help="the learner; it decides about args"
     )
-    for name, (kind, text) in KEYS.items():
-        parser.add_argument(f"--{name}", type=kind, default=None, help=text)
+    for name, key in keys_of(algorithm).items():
+        parser.add_argument(f"--{name}", type=key.kind, default=None, help=key.text)
     parser.add_class_arguments(CONFIGS[algorithm], "args")
     return parser
 
 
-def _config_files(words: Sequence[str]) -> list[Path]:
-    files = []
+def _values(words: Sequence[str], option: str) -> list[str]:
+    """What the command line gives for an option, in order."""
+    found = []
     for position, word in enumerate(words):
-        if word == "--config" and position + 1 < len(words):
-            files.append(Path(words[position + 1]))
-        elif word.startswith("--config="):
-            files.append(Path(word.partition("=")[2]))
-    return files
+        name, equals, value = word.partition("=")
+        if name == option and equals:
+            found.append(value)
+        elif name == option and position + 1 < len(words):
+            found.append(words[position + 1])
+    return found
 
 
 def _load(file: Path) -> dict[str, Any]:
@@ -200,19 +160,11 @@ def _load(file: Path) -> dict[str, Any]:
 def _algorithm(words: Sequence[str], contents: Sequence[Mapping[str, Any]]) -> str:
     """The learner, which has to be known before the rest can be read."""
     said = [content["algorithm"] for content in contents if "algorithm" in content]
-    for position, word in enumerate(words):
-        if word == "--algorithm" and position + 1 < len(words):
-            said.append(words[position + 1])
-        elif word.startswith("--algorithm="):
-            said.append(word.partition("=")[2])
+    said += _values(words, "--algorithm")
     algorithm = said[-1] if said else "maac"
     if algorithm not in get_args(Algorithm):
         raise UsageError(f"algorithm ({algorithm}) must be one of {', '.join(get_args(Algorithm))}")
     return str(algorithm)
-
-
-def _fields(algorithm: str) -> list[str]:
-    return [entry.name for entry in fields(CONFIGS[algorithm])]
 
 
 def _check_keys(
@@ -221,17 +173,19 @@ def _check_keys(
     own: Mapping[str, Any],
     file: str,
 ) -> None:
+    names = fields_of(algorithm)
+    keys = {*keys_of(algorithm), *own, "algorithm", "args"}
     for key in content:
-        if key not in KEYS and key not in own and key not in ("algorithm", "args"):
-            known = [*KEYS, *own, "algorithm", "args", *(f"args.{f}" for f in _fields(algorithm))]
-            raise unknown(f"{file}: the key", str(key), known)
+        if key not in keys:
+            known = [*keys, *(f"args.{name}" for name in names)]
+            raise unknown_key(f"{file}: the key", str(key), algorithm, known)
     args = content.get("args") or {}
     if not isinstance(args, dict):
         raise UsageError(f"{file}: args ({args!r}) must hold the fields of the configuration")
     for key in args:
-        if key not in _fields(algorithm):
-            raise _unknown_field(f"{file}: the key", str(key), algorithm)
-    for key, kind in _SPECS.items():
+        if key not in names:
+            raise unknown_field(f"{file}: the key", str(key), algorithm)
+    for key, kind in SPECS.items():
         given = content.get(key)
         for entry in given if isinstance(given, list) else [given]:
             if isinstance(entry, dict):
@@ -244,8 +198,8 @@ def _check_keys(
 
 def _completed(words: Sequence[str], algorithm: str, own: Mapping[str, Any]) -> list[str]:
     """The command line with ``args.`` put in where it was left out, and no unknown option."""
-    names = _fields(algorithm)
-    known = {"config", "print_config", "help", "algorithm", *KEYS, *own}
+    names = fields_of(algorithm)
+    known = {"config", "print_config", "help", "algorithm", *keys_of(algorithm), *own}
     completed: list[str] = []
     for position, word in enumerate(words):
         option, equals, value = word.partition("=")
@@ -260,11 +214,12 @@ def _completed(words: Sequence[str], algorithm: str, own: Mapping[str, Any]) -> 
         if name in names and name not in known:
             option = f"--args.{name}"
         elif name.startswith("args.") and name[5:] not in names:
-            raise _unknown_field("the option", name[5:], algorithm)
-        elif any(name in _fields(other) for other in CONFIGS) and name not in known:
-            raise _unknown_field("the option", name, algorithm)
+            raise unknown_field("the option", name[5:], algorithm)
+        elif any(name in fields_of(other) for other in CONFIGS) and name not in known:
+            raise unknown_field("the option", name, algorithm)
         elif not name.startswith("args.") and not _is_known(name, known):
-            raise unknown("the option", f"--{name}", [f"--{one}" for one in (*known, *names)])
+            options = [f"--{one}" for one in (*known, *names)]
+            raise unknown_key("the option", f"--{name}", algorithm, options)
         value = _slice(value) if option.endswith(".rows") else value
         completed.append(f"{option}{equals}{value}")
     return completed
@@ -277,12 +232,16 @@ def _slice(value: str) -> str:
 
 
 def _spelt_out(words: Sequence[str], contents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The command line with ``env: NAME`` written as ``env: {name: NAME}`` before an option such
-    as ``--env.kwargs.num_turns``, which adds to it."""
+    """The command line with ``env: NAME`` (or ``--env NAME``) written as ``env: {name: NAME}``
+    before an option such as ``--env.kwargs.num_turns``, which adds to it."""
     words = list(words)
-    for key, kind in _SPECS.items():
+    for key, kind in SPECS.items():
         position = next((k for k, word in enumerate(words) if word.startswith(f"--{key}.")), None)
         said = [content[key] for content in contents if key in content]
+        said += [
+            {} if value.lstrip().startswith("{") else value
+            for value in _values(words[:position], f"--{key}")
+        ]
         if position is not None and said and isinstance(said[-1], str):
             first = fields(kind)[0].name
             words[position:position] = [f"--{key}", json.dumps({first: said[-1]})]
@@ -294,19 +253,9 @@ def _is_known(name: str, known: set[str]) -> bool:
     first, dot, rest = name.partition(".")
     if first.rstrip("+") not in known:
         return False
-    if not dot or rest == "help" or first not in _SPECS:
+    if not dot or rest == "help" or first not in SPECS:
         return True
-    return rest.partition(".")[0] in [field.name for field in fields(_SPECS[first])]
-
-
-def _unknown_field(what: str, name: str, algorithm: str) -> UsageError:
-    for other in CONFIGS:
-        if name in _fields(other):
-            return UsageError(
-                f"{what} args.{name} belongs to {other}, not to {algorithm}; leave it out, or set "
-                f"algorithm: {other}"
-            )
-    return unknown(what, f"args.{name}", [f"args.{one}" for one in _fields(algorithm)])
+    return rest.partition(".")[0] in [field.name for field in fields(SPECS[first])]
 
 
 def _plain_value(value: Any) -> Any:

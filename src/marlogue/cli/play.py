@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from marlogue.agents import LLMPolicy, SamplingParams
-from marlogue.algorithms import Sample, load_team
+from marlogue.algorithms import AACTrainer, Sample, load_team
 from marlogue.algorithms.building import build_policies, check_model_config, resolve_devices
 from marlogue.algorithms.collect import Collector, Item
 from marlogue.algorithms.environments import Environments
 from marlogue.algorithms.evaluation import Evaluator
 from marlogue.algorithms.items import EnvOrFactory
 from marlogue.algorithms.streams import EVAL
-from marlogue.cli.building import make_played, team_arguments
+from marlogue.cli.building import make_played, make_trainer, team_arguments
 from marlogue.cli.errors import UsageError, as_usage_errors
 from marlogue.cli.lookup import resolve, search_here
 from marlogue.cli.options import Own, Settings, read
@@ -29,6 +29,7 @@ TEAM: Own = {
         "the models of the configuration play, untrained",
     ),
 }
+_ABOUT = ("team.json", "aac.json")  # in the folder of a saved team
 SPLIT: Own = {
     "split": (
         str,
@@ -39,12 +40,28 @@ SPLIT: Own = {
 
 
 def evaluate(words: Sequence[str]) -> None:
-    """Play the first ``eval_num_samples`` rows and print the figures.
+    """Play the first ``eval_num_samples`` rows (AAC: ``eval_episodes``) and print the figures.
 
     Raises:
         UsageError: when the configuration cannot be used.
     """
-    settings, played, team = prepare("evaluate", words, {**TEAM, **SPLIT})
+    settings = read_settings("evaluate", words, {**TEAM, **SPLIT})
+    metrics = _of_networks(settings) if settings.algorithm == "aac" else _of_models(settings)
+    for name, value in metrics.items():
+        print(f"{name.removeprefix('eval/'):40s} {value:.4f}")
+
+
+def _of_networks(settings: Settings) -> dict[str, float]:
+    with as_usage_errors():
+        trainer = make_trainer(settings, [], None)
+        assert isinstance(trainer, AACTrainer)
+        if settings["team"] is not None:
+            trainer.load_model(settings["team"])
+    return trainer.evaluate(trainer.env if _plays_training(settings) else None)
+
+
+def _of_models(settings: Settings) -> dict[str, float]:
+    played, team = prepare(settings)
     args = played.args
     env = choose_env(settings, played)
     params = args.sampling(args.eval_temperature)
@@ -55,9 +72,7 @@ def evaluate(words: Sequence[str]) -> None:
         batch_size=args.eval_batch_size,
         seed=args.seed,
     )
-    metrics = evaluator.run(resolve(settings["metrics_callback"], "metrics_callback"))
-    for name, value in metrics.items():
-        print(f"{name.removeprefix('eval/'):40s} {value:.4f}")
+    return evaluator.run(resolve(settings["metrics_callback"], "metrics_callback"))
 
 
 def rollout(words: Sequence[str]) -> None:
@@ -72,7 +87,8 @@ def rollout(words: Sequence[str]) -> None:
         "rows": (str, "0", "rows to play, as in 0,3 (without a dataset: seeds of the resets)"),
         "generations": (int, 1, "episodes per row"),
     }
-    settings, played, team = prepare("rollout", words, own)
+    settings = read_settings("rollout", words, own)
+    played, team = prepare(settings)
     args = played.args
     env = choose_env(settings, played)
     rows = _row_numbers(settings["rows"])
@@ -89,16 +105,28 @@ def rollout(words: Sequence[str]) -> None:
         print(transcript(samples))
 
 
-def prepare(
-    command: str, words: Sequence[str], own: Own
-) -> tuple[Settings, Environments, list[LLMPolicy]]:
-    """Read the configuration, make what is played and load who plays.
+def read_settings(command: str, words: Sequence[str], own: Own) -> Settings:
+    """Read the configuration, which is the team's own where none is given.
+
+    Raises:
+        UsageError: when the configuration cannot be used.
+    """
+    settings = read(command, _with_own_config(words), own)
+    search_here(*settings.folders)
+    return settings
+
+
+def prepare(settings: Settings) -> tuple[Environments, list[LLMPolicy]]:
+    """Make what is played and load who plays.
 
     Raises:
         UsageError: when the configuration cannot be used, or the team does not fit.
     """
-    settings = read(command, _with_own_config(words), own)
-    search_here(*settings.folders)
+    if settings.algorithm == "aac":
+        raise UsageError(
+            "algorithm (aac) must be maac or iac: a team of networks says nothing; "
+            "marlogue evaluate measures it, and marlogue attention shows who attends to whom"
+        )
     with as_usage_errors():
         played = make_played(settings)
         team = _team(settings, played)
@@ -107,14 +135,18 @@ def prepare(
             f"team ({len(team)} agents) must be as many as the environment has "
             f"({len(played.agents)}: {', '.join(played.agents)})"
         )
-    return settings, played, team
+    return played, team
 
 
 def choose_env(settings: Settings, played: Environments) -> EnvOrFactory:
     """The environment that ``split`` names."""
+    return played.train if _plays_training(settings) or played.eval is None else played.eval
+
+
+def _plays_training(settings: Settings) -> bool:
     if settings["split"] not in ("eval", "train"):
         raise UsageError(f"split ({settings['split']}) must be eval or train")
-    return played.train if settings["split"] == "train" or played.eval is None else played.eval
+    return bool(settings["split"] == "train")
 
 
 def transcript(samples: Sequence[Sample]) -> str:
@@ -169,7 +201,7 @@ def _with_own_config(words: Sequence[str]) -> list[str]:
         option, equals, value = word.partition("=")
         if option == "--team":
             folder = value if equals else "".join(words[position + 1 : position + 2])
-            if not (Path(folder) / "team.json").exists():
+            if not any((Path(folder) / name).exists() for name in _ABOUT):
                 raise UsageError(f"team ({folder}) must be a folder that a team was saved to")
             if (Path(folder) / "config.yaml").exists():
                 return ["--config", str(Path(folder) / "config.yaml"), *words]
