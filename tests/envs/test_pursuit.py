@@ -130,6 +130,12 @@ class TestByHand:
         assert not any(result.truncations.values())
         assert env.agents == []
 
+    def test_a_catch_in_the_very_last_step_is_the_end_all_the_same(self):
+        env = situation([[1, 0], [0, 1]], [[0, 0]], max_cycles=1)
+        result = env.step(dict.fromkeys(env.agents, STAY))
+        assert all(result.terminations.values())
+        assert not any(result.truncations.values())
+
     def test_a_gap_lets_it_go(self):
         env = situation([[2, 5], [3, 6]], [[3, 5]])
         result = env.step(dict.fromkeys(env.agents, STAY))

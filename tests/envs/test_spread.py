@@ -103,16 +103,20 @@ class TestByHand:
 
 
 @pytest.mark.parametrize("num_agents", [12, 40])
-def test_nearest_agrees_with_sorting(num_agents):
-    env = spread_v0.parallel_env(num_agents=num_agents, observe="nearest", half_width=None)
+@pytest.mark.parametrize(("places", "people"), [(3, 2), (9, 8)])
+def test_nearest_agrees_with_sorting(num_agents, places, people):
+    env = spread_v0.parallel_env(
+        num_agents=num_agents, observe="nearest", neighbours=(places, people), half_width=None
+    )
     seen, _ = env.reset(seed=1)
-    assert {len(row) for row in seen.values()} == {14}
+    assert {len(row) for row in seen.values()} == {4 + 2 * (places + people)}
     for i, row in enumerate(seen.values()):
         own = env.positions[i]
         np.testing.assert_allclose(row[2:4], own / math.sqrt(num_agents / 3), rtol=1e-6)
-        landmarks = sorted((env.landmarks - own).tolist(), key=lambda d: math.hypot(*d))[:3]
-        others = sorted((env.positions - own).tolist(), key=lambda d: math.hypot(*d))[1:3]
-        np.testing.assert_allclose(row[4:], np.ravel(landmarks + others), rtol=1e-5, atol=1e-6)
+        landmarks = sorted((env.landmarks - own).tolist(), key=lambda d: math.hypot(*d))
+        others = sorted((env.positions - own).tolist(), key=lambda d: math.hypot(*d))[1:]
+        expected = np.ravel(landmarks[:places] + others[:people])
+        np.testing.assert_allclose(row[4:], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_square_grows_with_the_team():
