@@ -7,12 +7,22 @@ from typing import Any
 
 import pytest
 
-from marlogue import IACConfig, IACTrainer, MAACConfig, MAACTrainer, tiny_model, wrappers
+from marlogue import (
+    AACConfig,
+    AACTrainer,
+    IACConfig,
+    IACTrainer,
+    MAACConfig,
+    MAACTrainer,
+    tiny_model,
+    wrappers,
+)
 from marlogue.cli import COMMANDS
 from marlogue.cli.keys import KEYS
 from marlogue.envs import NUMERIC_TASKS, TASKS, coordination_v0
 from marlogue.envs.transitions import EXTRAS, STANDARD
 from tests.support.command_line import ROOT
+from tests.support.games import Cues, Targets
 
 DOCS = ROOT / "docs"
 WORDS = coordination_v0.VOCABULARY
@@ -28,20 +38,19 @@ def rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_every_field_is_described_with_its_default() -> None:
-    table = {
-        row[0].strip("`"): row[1] for row in rows(read("algorithms.md").partition("## Config")[2])
-    }
+@pytest.mark.parametrize(
+    ("document", "kinds"),
+    [("algorithms.md", (MAACConfig, IACConfig)), ("aac.md", (AACConfig,))],
+)
+def test_every_field_is_described_with_its_default(document: str, kinds: tuple[Any, ...]) -> None:
+    table = {row[0].strip("`"): row[1] for row in rows(read(document).partition("## Config")[2])}
     described = {name: default for name, default in table.items() if name.isidentifier()}
     described.pop("field")
-    expected = {entry.name: entry.default for kind in CONFIGS for entry in fields(kind)}
+    expected = {entry.name: entry.default for kind in kinds for entry in fields(kind)}
     assert described.keys() == expected.keys()
     for name, default in expected.items():
         shown = described[name].strip('"')
         assert shown == str(default) or float(shown) == default, name
-
-
-CONFIGS: tuple[Any, ...] = (MAACConfig, IACConfig)
 
 
 def logged(folder: Path) -> set[str]:
@@ -85,6 +94,32 @@ def test_every_figure_is_described(kind: str, settings: dict[str, Any], tmp_path
     described = set(re.findall(r"`([^`\s]+)`", text))
     names = {re.sub(r"^(eval/)?(agent_\d+|team)/turn_\d+/", "", name) for name in logged(tmp_path)}
     assert len(names) > 15
+    assert names <= described, names - described
+
+
+@pytest.mark.parametrize(
+    ("env", "settings"),
+    [
+        (Cues, {"replay": "prioritized", "consistency_coef": 0.1}),
+        (lambda: Cues(num_agents=17), {}),
+        (Targets, {}),
+    ],
+)
+def test_every_figure_of_aac_is_described(
+    env: Any, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    args = AACConfig(
+        total_steps=60, learning_starts=20, batch_size=8, hidden_size=8, actor_hidden_sizes=[8],
+        eval_episodes=2, attention_images=False, verbose=False, **settings,
+    )  # fmt: skip
+    guidance = True if env is Cues else None
+    AACTrainer(args=args, env=env, guidance=guidance, logdir=tmp_path).train()
+    text = read("aac.md").partition("## What is logged")[2].partition("## Who attends")[0]
+    described = set(re.findall(r"`([^`\s]+)`", text))
+    names = {re.sub(r"agent_\d+/", "AGENT/", name) for name in logged(tmp_path)}
+    names = {re.sub(r"_head_\d", "_head_0", name) for name in names}
+    names = {re.sub(r"actor/\w+_(min|max)$", r"actor/entropy_\1", name) for name in names}
+    assert len(names) > 25
     assert names <= described, names - described
 
 
