@@ -49,6 +49,12 @@ def test_script(name: str, tmp_path: Path) -> None:
     assert expected in run([str(EXAMPLES / name), *words], tmp_path)
 
 
+def test_attention_critic_of_a_configuration(tmp_path: Path) -> None:
+    file = str(EXAMPLES / "attention_critic.yaml")
+    words = ["-m", "marlogue", "train", "--config", file, "--num_train_epochs", "1"]
+    assert "mean reward after training" in run(words, tmp_path)
+
+
 def test_the_joint_prompt_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="must fit the model's context of 24"):
         run([str(EXAMPLES / "attention_critic_maac.py"), "--architecture", "joint"], tmp_path)
