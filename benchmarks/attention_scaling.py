@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -83,6 +84,7 @@ def main() -> None:
         for row, runs in zip(rows, found, strict=True):
             job = {"kind": "cell", "cell": asdict(row.cell), "seconds": args.seconds}
             runs.append(run_child(job, threads=1))
+            print("  ".join(_line(row, runs[-1:])).rstrip(), file=sys.stderr, flush=True)
     if args.json:
         names = [{"name": row.name, **asdict(row.cell)} for row in rows]
         measured = [{**n, "runs": runs} for n, runs in zip(names, found, strict=True)]
