@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from marlogue.agents.attention import rows_of
 from marlogue.agents.attention_memory import CriticMemory, memory_plan
 from marlogue.agents.critic_inputs import check_inputs, random_queries
+from marlogue.agents.dueling import dueling_values
 from marlogue.agents.mixing import TeamHeadName, make_team_head
 from marlogue.agents.mlp import Activation, GroupedMLP
 from marlogue.agents.neighbourhoods import Neighbourhood
@@ -29,7 +30,7 @@ class AttentionCritic(nn.Module):
 
         e_i = MLP(o_i)          g_j = MLP(o_j, a_j)
         x_i = per head sum over j != i of w_ij LeakyReLU(W_v g_j), w_ij from e_i and g_j
-        Q_i = f(e_i, x_i)       one value for each of i's actions (discrete)
+        Q_i = f(e_i, x_i)       one value for each of i's actions (discrete, dueling)
         Q_i = f(e_i, x_i, a_i)  (continuous)
 
     Neither e_i nor x_i knows a_i, so Q_i of all own actions comes from one pass and counterfactual
@@ -101,13 +102,14 @@ class AttentionCritic(nn.Module):
         self.sharing = Sharing(team, sharing, id_embedding, max_agents, generator)
         D, A = team.observation_size, team.action_size
 
-        def network(sizes: Sequence[int], last_activation: bool) -> GroupedMLP:
+        def network(sizes: Sequence[int], last_activation: bool, gain: float = 1.0) -> GroupedMLP:
             return GroupedMLP(
                 sizes,
                 num_groups=self.sharing.num_groups,
                 activation=activation,
                 last_activation=last_activation,
                 layer_norm=layer_norm,
+                last_gain=gain,
                 generator=generator,
             )
 
@@ -116,7 +118,10 @@ class AttentionCritic(nn.Module):
         self.other_encoder = network([self.sharing.width(D + A), *encoder], True)
         self.others = OthersMixer(hidden_size, num_heads, attention, neighbourhood, generator)
         read = 2 * hidden_size + (0 if team.discrete else A)
-        self.head = network([read, *[hidden_size] * head_layers, A if team.discrete else 1], False)
+        told = 1 + A if team.discrete else 1
+        # Actions begin almost alike: nobody should have to unlearn preferences drawn by chance.
+        gain = 0.1 if team.discrete else 1.0
+        self.head = network([read, *[hidden_size] * head_layers, told], False, gain)
         self.mixer = make_team_head(team_head, D, generator=generator)
         self.register_buffer("exists", team.action_mask(), persistent=False)
 
@@ -262,7 +267,7 @@ class AttentionCritic(nn.Module):
             read.append(rows_of(own_actions * self.exists, queries))
         values = self.head(*read, groups=self.sharing.groups_of(queries))
         exists = self.exists if queries is None else self.exists[queries]
-        values = values.masked_fill(~exists, 0.0) if self.team.discrete else values
+        values = dueling_values(values, exists) if self.team.discrete else values
         if present is not None:
             values = values.masked_fill(~rows_of(present, queries).unsqueeze(-1), 0.0)
         return values if self.team.discrete else values.squeeze(-1)

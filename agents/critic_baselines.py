@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from marlogue.agents.attention import rows_of
 from marlogue.agents.attention_critic import AttentionCritic
 from marlogue.agents.critic_inputs import check_inputs, random_queries
+from marlogue.agents.dueling import dueling_values
 from marlogue.agents.mixing import TeamHeadName, make_team_head
 from marlogue.agents.mlp import Activation, GroupedMLP, activation_named, uniform_parameter
 from marlogue.agents.sharing import Sharing, SharingName
@@ -71,9 +72,10 @@ class ConcatCritic(nn.Module):
         self.activation = activation_named(activation)
         width = h + (0 if team.discrete else A)
         self.head = GroupedMLP(
-            [width, *[h] * head_layers, A if team.discrete else 1],
+            [width, *[h] * head_layers, 1 + A if team.discrete else 1],
             num_groups=self.sharing.num_groups,
             activation=activation,
+            last_gain=0.1 if team.discrete else 1.0,  # as for AttentionCritic
             generator=generator,
         )
         self.mixer = make_team_head(team_head, D, generator=generator)
@@ -118,7 +120,7 @@ class ConcatCritic(nn.Module):
             read = torch.cat([read, rows_of(taken, queries)], -1)
         values = self.head(read, groups=self.sharing.groups_of(queries))
         exists = self.exists if queries is None else self.exists[queries]
-        values = values.masked_fill(~exists, 0.0) if self.team.discrete else values
+        values = dueling_values(values, exists) if self.team.discrete else values
         if present is not None:
             values = values.masked_fill(~rows_of(present, queries).unsqueeze(-1), 0.0)
         return values if self.team.discrete else values.squeeze(-1)

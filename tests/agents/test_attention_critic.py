@@ -99,8 +99,18 @@ def by_loops(critic, observations, actions, present=None):
                 continue
             read = torch.cat([e, x] if team.discrete else [e, x, done[i]])
             out = layers(critic.head, groups[i], read, False)
-            values[b, i] = out * critic.exists[i] if team.discrete else out
+            values[b, i] = dueling(out, critic.exists[i]) if team.discrete else out
     return (values if team.discrete else values.squeeze(-1)), weights
+
+
+def dueling(out, exists):
+    """A common value and what actions add to it, action by action."""
+    common, *gains = out.tolist()
+    real = [gain for gain, there in zip(gains, exists, strict=True) if there]
+    mean = sum(real) / len(real)
+    pairs = zip(gains, exists, strict=True)
+    values = [common + gain - mean if there else 0.0 for gain, there in pairs]
+    return torch.tensor(values, dtype=out.dtype)
 
 
 def absences(B, N):
@@ -250,7 +260,7 @@ def test_nobody_else(kind):
             torch.cat([critic._encode(seen, done, None)[0][1, 0], torch.zeros(8)]),
             0,
         )
-        torch.testing.assert_close(values[1, 0], expected)
+        torch.testing.assert_close(values[1, 0], dueling(expected, critic.exists[0]))
 
 
 @torch.no_grad()
@@ -283,7 +293,7 @@ def test_concat_against_loops(discrete):
             read = leaky_relu(hidden)
             read = read if discrete else torch.cat([read, done[b, i]])
             out = layers(critic.head, critic.sharing.groups[i], read, False)
-            out = out * critic.exists[i] if discrete else out[0]
+            out = dueling(out, critic.exists[i]) if discrete else out[0]
             torch.testing.assert_close(values[b, i], out, rtol=0, atol=1e-12)
 
 
