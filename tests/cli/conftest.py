@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 
 from marlogue.cli import main
-from tests.support.command_line import TINY, Ran, Run
+from tests.support.command_line import NUMERIC, TINY, Ran, Run
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current directory, with ``tiny.yaml`` in it."""
+    """The current directory, with ``tiny.yaml`` and ``numeric.yaml`` in it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
     (tmp_path / "tiny.yaml").write_text(TINY, encoding="utf-8")
+    (tmp_path / "numeric.yaml").write_text(NUMERIC, encoding="utf-8")
     yield tmp_path
     for name in set(sys.modules) - before:
         file = getattr(sys.modules[name], "__file__", None) or ""

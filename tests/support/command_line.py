@@ -25,6 +25,22 @@ args:
   verbose: false
 """
 
+# Three agents of numbers, small networks.
+NUMERIC = """\
+algorithm: aac
+env: {name: spread_v0, kwargs: {max_cycles: 10}}
+args:
+  total_steps: 150
+  learning_starts: 50
+  batch_size: 32
+  hidden_size: 16
+  num_heads: 2
+  actor_hidden_sizes: [16]
+  eval_interval: 0
+  eval_episodes: 3
+  verbose: false
+"""
+
 
 class Ran(NamedTuple):
     """What a command left behind."""
