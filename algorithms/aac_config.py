@@ -96,7 +96,8 @@ class AACConfig:
         guidance_weight: w of descent guidance over the training. Let it end at 0 where the
             reference may be wrong: any weight that stays moves the optimum.
         advantage_normalization: scale learned values to unit spread over an agent's actions before
-            they meet the guidance, so that w is the guidance's share whatever the rewards' size.
+            they meet the guidance, so that w is its share whatever the rewards' size. Where an
+            agent's own action hardly moves the team's reward, that turns noise into a signal.
         memory_limit: bytes that a pass of the attention critic may take; None for what is free.
         overflow: what happens to a larger one: "error", or "recompute" (in parts).
         eval_interval: steps between evaluations; 0 for none.
@@ -174,7 +175,7 @@ class AACConfig:
     local_value_coef: float = real(0.0, at_least=0)
     attention_entropy_coef: float = real(0.0)
     guidance_weight: AnnealLike = annealed(GUIDANCE_WEIGHT, at_least=0, at_most=1)
-    advantage_normalization: bool = truth(True)
+    advantage_normalization: bool = truth(False)
     memory_limit: int | None = whole(None, at_least=1, optional=True)
     overflow: Literal["error", "recompute"] = one_of("error", ("error", "recompute"))
     eval_interval: int = whole(5_000, at_least=0)
