@@ -114,11 +114,11 @@ def speed(args: argparse.Namespace) -> None:
                 last.append(f"{min(found):.2f}")
             spent = time.process_time() - started
             how = "guided" if guided else "without"
-            rows.append([num_agents, how, ", ".join(needed), ", ".join(last), f"{spent:.0f}"])
+            rows.append([str(num_agents), how, ", ".join(needed), ", ".join(last), f"{spent:.0f}"])
             if args.guided_only:
                 break
     heads = ["N", "", f"episodes to {_ENOUGH:g} x best-fit", "lowest", "CPU s"]
-    print(table(heads, rows))
+    print(table([heads, *rows]))
 
 
 def recover(args: argparse.Namespace) -> None:
@@ -142,11 +142,8 @@ def recover(args: argparse.Namespace) -> None:
         )
         middle = found[len(found) // 2 - 1]
         rows.append([name, f"{min(found[:5]):.2f}", f"{middle:.2f}", f"{np.mean(found[-5:]):.2f}"])
-    print(
-        table(
-            ["reference and weight", "best of the first 5", "halfway", "mean of the last 5"], rows
-        )
-    )
+    heads = ["reference and weight", "best of the first 5", "halfway", "mean of the last 5"]
+    print(table([heads, *rows]))
 
 
 def main() -> None:
