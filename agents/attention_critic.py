@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from marlogue.agents.attention import rows_of
@@ -18,13 +18,13 @@ from marlogue.agents.mixing import TeamHeadName, make_team_head
 from marlogue.agents.mlp import Activation, GroupedMLP
 from marlogue.agents.neighbourhoods import Neighbourhood
 from marlogue.agents.others import AttentionName, OthersMixer
-from marlogue.agents.sharing import Sharing, SharingName, require_sizes, sharing_parameters
+from marlogue.agents.sharing import Sharing, SharingName, TeamModule
 from marlogue.agents.teams import TeamSpec
 
 OverflowName = Literal["error", "recompute"]
 
 
-class AttentionCritic(nn.Module):
+class AttentionCritic(TeamModule):
     """Q of each agent's actions, given what all agents see and what the others do (Iqbal and Sha
     2019, "Actor-Attention-Critic for Multi-Agent Reinforcement Learning")::
 
@@ -67,8 +67,6 @@ class AttentionCritic(nn.Module):
         ValueError: for arguments that contradict each other or are out of range.
     """
 
-    exists: Tensor
-
     def __init__(
         self,
         team: TeamSpec,
@@ -89,7 +87,7 @@ class AttentionCritic(nn.Module):
         overflow: OverflowName = "error",
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(team, Sharing(team, sharing, id_embedding, max_agents, generator))
         if encoder_layers < 1 or head_layers < 1:
             raise ValueError(
                 f"encoder_layers ({encoder_layers}) and head_layers ({head_layers}) must be at "
@@ -97,9 +95,7 @@ class AttentionCritic(nn.Module):
             )
         if overflow not in ("error", "recompute"):
             raise ValueError(f"overflow ({overflow!r}) must be 'error' or 'recompute'.")
-        self.team = team
         self.memory_limit, self.overflow = memory_limit, overflow
-        self.sharing = Sharing(team, sharing, id_embedding, max_agents, generator)
         D, A = team.observation_size, team.action_size
 
         def network(sizes: Sequence[int], last_activation: bool, gain: float = 1.0) -> GroupedMLP:
@@ -123,20 +119,6 @@ class AttentionCritic(nn.Module):
         gain = 0.1 if team.discrete else 1.0
         self.head = network([read, *[hidden_size] * head_layers, told], False, gain)
         self.mixer = make_team_head(team_head, D, generator=generator)
-        self.register_buffer("exists", team.action_mask(), persistent=False)
-
-    def for_team(self, team: TeamSpec) -> Self:
-        """The same networks (the parameters themselves) for another team, for instance a larger
-        one with the same types of agents.
-
-        Raises:
-            ValueError: when the networks do not fit it.
-        """
-        require_sizes(self.team, team)
-        twin = sharing_parameters(self)
-        twin.team, twin.sharing = team, self.sharing.for_team(team)
-        twin.exists = team.action_mask().to(self.exists.device)
-        return twin
 
     def forward(
         self,

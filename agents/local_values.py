@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from marlogue.agents.mlp import GroupedMLP
-from marlogue.agents.sharing import Sharing, SharingName, require_sizes, sharing_parameters
+from marlogue.agents.sharing import Sharing, SharingName, TeamModule
 from marlogue.agents.teams import TeamSpec
 
 
-class LocalValues(nn.Module):
+class LocalValues(TeamModule):
     """Q_i(o_i, a_i) from an attention critic's encoding e_i of what agent i sees: nothing of the
     others. Sums or mixes of them are a team's value in value decomposition (Sunehag et al. 2018,
     Rashid et al. 2018).
@@ -24,8 +22,6 @@ class LocalValues(nn.Module):
         generator: source of the initial weights.
     """
 
-    exists: Tensor
-
     def __init__(
         self,
         team: TeamSpec,
@@ -34,24 +30,13 @@ class LocalValues(nn.Module):
         sharing: SharingName = "type",
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        self.team = team
-        self.sharing = Sharing(team, sharing, generator=generator)
+        super().__init__(team, Sharing(team, sharing, generator=generator))
         A = team.action_size
         self.head = GroupedMLP(
             [hidden_size, A] if team.discrete else [hidden_size + A, hidden_size, 1],
             num_groups=self.sharing.num_groups,
             generator=generator,
         )
-        self.register_buffer("exists", team.action_mask(), persistent=False)
-
-    def for_team(self, team: TeamSpec) -> Self:
-        """The same heads for another team; a ValueError when they do not fit it."""
-        require_sizes(self.team, team)
-        twin = sharing_parameters(self)
-        twin.team, twin.sharing = team, self.sharing.for_team(team)
-        twin.exists = team.action_mask().to(self.exists.device)
-        return twin
 
     def forward(self, own: Tensor, actions: Tensor, present: Tensor | None = None) -> Tensor:
         """Values [B, N] of the actions [B, N] (long) or [B, N, A] from e [B, N, hidden_size]; 0

@@ -143,6 +143,38 @@ def sharing_parameters(module: ModuleT) -> ModuleT:
     return twin
 
 
+class TeamModule(nn.Module):
+    """A network for all agents of a team, whose parameters serve other teams too.
+
+    Attributes:
+        team: the agents that it is for now.
+        sharing: whose weights are whose.
+        exists: [N, A] bool, the actions (or numbers in an action) that an agent has.
+    """
+
+    team: TeamSpec
+    sharing: Sharing
+    exists: Tensor
+
+    def __init__(self, team: TeamSpec, sharing: Sharing) -> None:
+        super().__init__()
+        self.team, self.sharing = team, sharing
+        self.register_buffer("exists", team.action_mask(), persistent=False)
+
+    def for_team(self, team: TeamSpec) -> Self:
+        """The same networks (the parameters themselves) for another team, for instance a larger
+        one with the same types of agents.
+
+        Raises:
+            ValueError: when the networks do not fit it.
+        """
+        require_sizes(self.team, team)
+        twin = sharing_parameters(self)
+        twin.team, twin.sharing = team, self.sharing.for_team(team)
+        twin.exists = team.action_mask().to(self.exists.device)
+        return twin
+
+
 def require_sizes(team: TeamSpec, other: TeamSpec) -> None:
     """Check that networks of a team fit another one.
 

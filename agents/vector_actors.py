@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from marlogue.agents.action_distributions import (
 )
 from marlogue.agents.attention import rows_of
 from marlogue.agents.mlp import Activation, GroupedMLP
-from marlogue.agents.sharing import Sharing, SharingName, require_sizes, sharing_parameters
+from marlogue.agents.sharing import Sharing, SharingName, TeamModule
 from marlogue.agents.teams import TeamSpec
 
 #: The range of the logarithm of a Gaussian's spread; it begins near 0.
@@ -62,7 +62,7 @@ class GroupedGRU(nn.Module):
         return torch.stack(outputs, 1), state
 
 
-class VectorActors(nn.Module):
+class VectorActors(TeamModule):
     """The policies of all agents: one forward pass for the team.
 
     Discrete teams get masked logits, continuous ones a Gaussian through tanh. Agents with fewer
@@ -87,8 +87,6 @@ class VectorActors(nn.Module):
         ValueError: for an unknown trunk or sharing, or sizes below 1.
     """
 
-    exists: Tensor
-
     def __init__(
         self,
         team: TeamSpec,
@@ -102,13 +100,11 @@ class VectorActors(nn.Module):
         layer_norm: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(team, Sharing(team, sharing, id_embedding, max_agents, generator))
         if trunk not in ("mlp", "gru"):
             raise ValueError(f"trunk ({trunk!r}) must be 'mlp' or 'gru'.")
         if not hidden_sizes:
             raise ValueError(f"hidden_sizes ({hidden_sizes!r}) must name at least one layer.")
-        self.team = team
-        self.sharing = Sharing(team, sharing, id_embedding, max_agents, generator)
         groups, last = self.sharing.num_groups, hidden_sizes[-1]
         self.trunk = GroupedMLP(
             [self.sharing.width(team.observation_size), *hidden_sizes],
@@ -125,25 +121,11 @@ class VectorActors(nn.Module):
             last_gain=0.1,
             generator=generator,
         )
-        self.register_buffer("exists", team.action_mask(), persistent=False)
 
     @property
     def recurrent(self) -> bool:
         """Whether a state goes from step to step."""
         return self.memory is not None
-
-    def for_team(self, team: TeamSpec) -> Self:
-        """The same networks (the parameters themselves) for another team, for instance a larger
-        one with the same types of agents.
-
-        Raises:
-            ValueError: when the networks do not fit it.
-        """
-        require_sizes(self.team, team)
-        twin = sharing_parameters(self)
-        twin.team, twin.sharing = team, self.sharing.for_team(team)
-        twin.exists = team.action_mask().to(self.exists.device)
-        return twin
 
     def initial_state(self, batch_size: int) -> Tensor:
         """The state [B, N, H] at the start of an episode: zeros."""
