@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -22,6 +24,20 @@ with require("ray", extra="ray"):
 _on_own_cluster: set[RayWorkers] = set()
 
 
+class Actor(RemoteRunner):
+    """A runner that finds the modules that the process it plays for finds.
+
+    Args:
+        job: what is played, pickled.
+        numbers: of the environments.
+        paths: where modules are looked for, last.
+    """
+
+    def __init__(self, job: bytes, numbers: Sequence[int], paths: Sequence[str]) -> None:
+        sys.path += [path for path in paths if path not in sys.path]
+        super().__init__(job, numbers)
+
+
 class RayWorker:
     """A runner in an actor, which begins at once.
 
@@ -32,8 +48,9 @@ class RayWorker:
 
     def __init__(self, job: Any, numbers: Sequence[int]) -> None:
         # Spread over the machines. An actor waits for a free core once, and then holds none.
-        actor: Any = ray.remote(RemoteRunner).options(scheduling_strategy="SPREAD")
-        self._actor = actor.remote(job, list(numbers))
+        actor: Any = ray.remote(Actor).options(scheduling_strategy="SPREAD")
+        paths = [os.path.abspath(path) for path in sys.path]  # "" is where this process is
+        self._actor = actor.remote(job, list(numbers), paths)
         self._answer: Any = None
 
     def ask(self, method: str, *args: Any) -> None:

@@ -10,6 +10,7 @@ import yaml
 
 from marlogue.cli import main
 from tests.support.command_line import ROOT
+from tests.support.libraries import needs
 
 EXAMPLES = ROOT / "examples"
 FEW = ["--learning_starts", "100", "--eval_episodes", "1"]
@@ -52,7 +53,7 @@ def test_script(
 ) -> None:
     library, words, expected = SCRIPTS[name]
     if library is not None:
-        pytest.importorskip(library)
+        needs(library)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [name, *words])
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
@@ -65,7 +66,7 @@ def test_configuration(
 ) -> None:
     library, words = CONFIGURATIONS[name]
     if library is not None:
-        pytest.importorskip(library)
+        needs(library)
     monkeypatch.chdir(tmp_path)
     few = ["--total_steps", "200", *FEW, "--eval_interval", "0", "--attention_images", "false"]
     assert main(["train", "--config", str(EXAMPLES / name), *few, *words]) == 0

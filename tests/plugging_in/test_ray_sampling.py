@@ -1,6 +1,8 @@
 """Environments of numeric teams on a Ray cluster."""
 
+import importlib
 import os
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +45,16 @@ class TestOnACluster:
 
     def test_exceptions_are_no_deaths(self):
         team_faults.check_exceptions("ray")
+
+    def test_modules_that_this_process_finds_are_found(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        text = "from tests.support.team_envs import Shift\ndef made():\n    return Shift()\n"
+        (tmp_path / "lies_elsewhere.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        made = importlib.import_module("lies_elsewhere").made
+        with make_team_vector(made, backend="ray") as vector:
+            assert vector.reset().present.any()
 
 
 def test_a_cluster_of_its_own_ends_with_the_last_vector():
