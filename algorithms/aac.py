@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from tqdm.auto import tqdm
 
 from marlogue.agents.attention_critic import AttentionCritic
@@ -42,9 +43,11 @@ from marlogue.algorithms.running import (
     saved_on_failure,
 )
 from marlogue.algorithms.streams import ACT, DRAW, EVAL, EXPLORE, NETWORKS, REPLAY, derived_seed
+from marlogue.algorithms.team_checks import check_whole
 from marlogue.algorithms.team_guidance import Guidance
 from marlogue.algorithms.team_vector import TeamVector, make_team_vector
 from marlogue.algorithms.team_views import TeamView, VectorStep
+from marlogue.envs.copies import copier
 
 
 class AACTrainer:
@@ -201,10 +204,12 @@ class AACTrainer:
         """One joint action in every environment."""
         assert self._memory is not None
         memory = players.memory
-        actions = self._explored(players.act(view), view)
+        # Without a sample in its loss a policy's spread is never trained, and nothing to act on.
+        actions = self._explored(players.act(view, greedy=self.args.deterministic), view)
         step = vector.step(actions)
         rows = self._memory.add(view, actions, step, memory)
         self.statistics.update(rows, step.over[step.kept_envs], step.kept_envs)
+        self.statistics.forget(step.lost_envs)
         players.forget(step.over | step.lost)
         self.steps += len(step.kept_envs)
         self._tell_of_episodes(step)
@@ -255,16 +260,20 @@ class AACTrainer:
             env: another environment than the trainer's, for instance with more agents; the
                 networks have to fit its agents.
             episodes: how many; None for ``args.eval_episodes``.
-            env_kwargs: arguments of the function that makes the environment.
+            env_kwargs: arguments of the function that makes the environment; they go over the
+                last stage's.
 
         Returns:
             Figures under ``eval/``: the mean return of the team (summed over its agents) and of
             each agent.
         """
         args = self.args
-        chosen = env or self.eval_env or self.env
+        chosen = next(one for one in (env, self.eval_env, self.env) if one is not None)
         kwargs = {**(self.stages[-1].env_kwargs if chosen is self.env else {}), **env_kwargs}
-        episodes = episodes or args.eval_episodes
+        if chosen is self.env and isinstance(chosen, ParallelEnv):
+            chosen = copier(chosen)()  # the training may be in the middle of an episode of it
+        episodes = args.eval_episodes if episodes is None else episodes
+        check_whole("episodes", episodes, 1)
         with make_team_vector(
             chosen,
             num_envs=min(episodes, TOGETHER),
@@ -277,7 +286,8 @@ class AACTrainer:
             seed = derived_seed(args.seed, EVAL)
             players = ActingTeam(networks.actors, vector.num_envs, prepare.observations, seed)
             watch = self._watch(networks, players)
-            ended = play_episodes(vector, players, episodes, greedy=args.eval_greedy, watch=watch)
+            greedy = args.eval_greedy or args.deterministic
+            ended = play_episodes(vector, players, episodes, greedy=greedy, watch=watch)
         metrics = evaluation_figures(ended, networks.team.agents)
         self.reporter.evaluated(metrics, {} if watch is None else self._pictures(watch))
         self._hook("on_evaluation", metrics)
@@ -294,7 +304,8 @@ class AACTrainer:
         return AttentionWatch(networks.critic, players, position, about)
 
     def _pictures(self, watch: AttentionWatch) -> dict[str, Any]:
-        """The attention of an evaluation's first episode: left in the run's folder, and drawn."""
+        """The attention of an evaluation's first episode: left in the run's folder, and drawn where
+        a log takes it."""
         assert self.logdir is not None
         trace = watch.trace()
         trace.save(trace_path(self.logdir, self.steps))
@@ -333,6 +344,9 @@ class AACTrainer:
             width = self.networks.actors.initial_state(1).shape[-1]
             seed = derived_seed(self.args.seed, REPLAY)
             self._memory = Memory(self.args, team, width, seed)
+        # What the last stage's environments were playing is given up.
+        self._memory.cut()
+        self.statistics.forget()
 
     def _players(self, vector: TeamVector) -> ActingTeam:
         seed = derived_seed(self.args.seed, ACT, self.steps)

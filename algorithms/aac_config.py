@@ -53,7 +53,8 @@ class AACConfig:
         actor_gradient: "expected", "counterfactual", "shared_value" (discrete actions) or
             "pathwise" (continuous); None for "expected" or "pathwise". See
             :mod:`marlogue.algorithms.aac_losses`.
-        deterministic: pathwise gradients of the policy's mode (as in MADDPG) instead of a sample.
+        deterministic: pathwise gradients of the policy's mode (as in MADDPG) instead of a sample;
+            policies then act by their mode, too, and ``noise`` alone explores.
         reward_sharing: what an agent learns from: its "own" reward, or the "mean" or "sum" of all
             that act, where the team has one aim.
         discount: gamma, per step.

@@ -47,6 +47,11 @@ class Statistics:
         if self.rewards is not None:
             self.rewards.update(step.rewards, step.present, over, envs)
 
+    def forget(self, envs: Array | None = None) -> None:
+        """The episodes of some environments (None: all) broke off."""
+        if self.rewards is not None:
+            self.rewards.forget(envs)
+
     def for_team(self, args: AACConfig, team: TeamSpec) -> Statistics:
         """The same statistics for another team, whose agents are of the same types."""
         fresh = Statistics(args, team)
@@ -99,12 +104,19 @@ class Memory:
         rows = team_step(view, actions, step, hidden, availability=self.team.discrete)
         shared = share_rewards(rows.rewards, rows.present, self.args.reward_sharing)
         rows = rows._replace(rewards=shared)
+        if step.lost.all():  # and it is not known what guidance is like
+            self.cut(step.lost_envs)
+            return rows
         if self._buffer is None:
             self._buffer = self._made(step.guidance)
         self._buffer.add(rows, step.kept_envs)
-        if step.lost.any():
-            self._buffer.cut(step.lost_envs)
+        self.cut(step.lost_envs)
         return rows
+
+    def cut(self, envs: Array | None = None) -> None:
+        """The episodes of some environments (None: all) broke off."""
+        if self._buffer is not None:
+            self._buffer.cut(envs)
 
     def draw(self, progress: float, device: torch.device) -> Transitions | Sequences:
         """A batch, at a share of the training."""

@@ -69,8 +69,7 @@ def load_networks(
     other = load_file(folder / f"{_OTHER}.safetensors")
     for name, module in modules.items():
         _check(folder, name, states[name], _state(module))
-    mine = _other(networks, observations, rewards)
-    _check(folder, _OTHER, other, {key: mine[key] for key in mine if key != "rewards.sums"})
+    _check(folder, _OTHER, other, _other(networks, observations, rewards))
     for name, module in modules.items():
         module.load_state_dict(states[name], strict=False)  # all of `_state` is there
     with torch.no_grad():

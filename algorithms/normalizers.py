@@ -203,17 +203,18 @@ class RewardScaler:
         self.moments.update(sums[present][:, None], np.zeros(int(present.sum()), np.int64))
         self._sums[who] = np.where(over[:, None], 0.0, sums)
 
+    def forget(self, envs: Array | None = None) -> None:
+        """Begin new episodes in some environments (None: all), whose last one broke off."""
+        self._sums[slice(None) if envs is None else envs] = 0.0
+
     def __call__(self, rewards: Tensor) -> Tensor:
         """``rewards`` divided by the scale."""
         return rewards / self.scale
 
     def state_dict(self) -> dict[str, Array]:
-        """Copies of what is known."""
-        return {**self.moments.state_dict(), "sums": self._sums.copy()}
+        """Copies of what is known; nothing of the episodes that are under way."""
+        return self.moments.state_dict()
 
     def load_state_dict(self, state: dict[str, Array]) -> None:
-        """Take over what :meth:`state_dict` gave. With another number of environments their
-        sums begin at 0."""
+        """Take over what :meth:`state_dict` gave."""
         self.moments.load_state_dict(state)
-        if state["sums"].shape == self._sums.shape:
-            self._sums[:] = state["sums"]
