@@ -63,9 +63,14 @@ class AttentionCritic(TeamModule):
 
     Shapes: B samples, N agents, M query agents, D and A as in `TeamSpec`.
 
+    Attributes:
+        level: a number in all values, not learnt by gradients; whoever trains the critic moves it.
+
     Raises:
         ValueError: for arguments that contradict each other or are out of range.
     """
+
+    level: Tensor
 
     def __init__(
         self,
@@ -119,6 +124,7 @@ class AttentionCritic(TeamModule):
         gain = 0.1 if team.discrete else 1.0
         self.head = network([read, *[hidden_size] * head_layers, told], False, gain)
         self.mixer = make_team_head(team_head, D, generator=generator)
+        self.register_buffer("level", torch.zeros(()))
 
     def forward(
         self,
@@ -249,7 +255,10 @@ class AttentionCritic(TeamModule):
             read.append(rows_of(own_actions * self.exists, queries))
         values = self.head(*read, groups=self.sharing.groups_of(queries))
         exists = self.exists if queries is None else self.exists[queries]
-        values = dueling_values(values, exists) if self.team.discrete else values
+        if self.team.discrete:
+            values = dueling_values(values, exists, self.level)
+        else:
+            values = values + self.level
         if present is not None:
             values = values.masked_fill(~rows_of(present, queries).unsqueeze(-1), 0.0)
         return values if self.team.discrete else values.squeeze(-1)

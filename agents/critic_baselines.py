@@ -46,6 +46,7 @@ class ConcatCritic(nn.Module):
     """
 
     exists: Tensor
+    level: Tensor  # as of AttentionCritic
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class ConcatCritic(nn.Module):
             generator=generator,
         )
         self.mixer = make_team_head(team_head, D, generator=generator)
+        self.register_buffer("level", torch.zeros(()))
         self.register_buffer("exists", team.action_mask(), persistent=False)
 
     def for_team(self, team: TeamSpec) -> Self:
@@ -120,7 +122,10 @@ class ConcatCritic(nn.Module):
             read = torch.cat([read, rows_of(taken, queries)], -1)
         values = self.head(read, groups=self.sharing.groups_of(queries))
         exists = self.exists if queries is None else self.exists[queries]
-        values = dueling_values(values, exists) if self.team.discrete else values
+        if self.team.discrete:
+            values = dueling_values(values, exists, self.level)
+        else:
+            values = values + self.level
         if present is not None:
             values = values.masked_fill(~rows_of(present, queries).unsqueeze(-1), 0.0)
         return values if self.team.discrete else values.squeeze(-1)

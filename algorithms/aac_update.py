@@ -38,6 +38,8 @@ from marlogue.algorithms.sequence_replay import Sequences
 
 # An update tells all about itself once in so many: figures cost time.
 _DIAGNOSED = 10
+# Share of the mean TD error by which the level of the values moves in an update.
+_LEVEL_RATE = 0.3
 # Attention is looked at in so many samples, of teams of so many agents.
 _ATTENTION_SAMPLES, _ATTENTION_AGENTS = 16, 128
 
@@ -174,10 +176,18 @@ class AACLearner:
             loss = loss - args.attention_entropy_coef * masked_mean(spread, asked.mask)
         loss.backward()
         known["critic/grad_norm"] = self.critic_steps.step()
+        self._move_level(masked_mean(targets - q.detach(), asked.mask))
         if told:
             known |= figures.critic_figures(q, targets, asked.mask)
             known |= self._attention_figures(rows)
         return q.detach(), known
+
+    def _move_level(self, error: Tensor) -> None:
+        """Move the level of all values, which the fast and the slow critic share. It gets to where
+        rewards put it long before the networks would, which learn the differences then."""
+        networks = self.networks
+        networks.critic.level.add_(_LEVEL_RATE * error)
+        networks.target_critic.level.copy_(networks.critic.level)
 
     def _local_loss(self, rows: Rows, asked: Asked, targets: Tensor) -> Tensor:
         """Losses of the agents' local values: their own TD errors, and that they add up."""

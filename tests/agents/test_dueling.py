@@ -13,6 +13,8 @@ def test_by_hand():
     exists = torch.tensor([[True, True, True], [True, True, False]])
     found = dueling_values(raw, exists)
     torch.testing.assert_close(found, torch.tensor([[8.0, 9.0, 13.0], [4.5, 5.5, 0.0]]))
+    higher = dueling_values(raw, exists, torch.tensor(2.0))
+    torch.testing.assert_close(higher, torch.tensor([[10.0, 11.0, 15.0], [6.5, 7.5, 0.0]]))
 
 
 def test_one_action_moves_the_level_of_all():

@@ -209,9 +209,35 @@ def test_queries_are_a_sample_of_the_losses():
     for count in (None, 2):
         args = config(num_queries=count, agent_learning_rate=0.0, critic_learning_rate=0.0)
         learner = AACLearner(args, networks, Preparation(), seed=5)
-        losses = [learner.update(batch).figures["critic/loss"] for _ in range(300)]
+        losses = []
+        for _ in range(300):
+            losses.append(learner.update(batch).figures["critic/loss"])
+            networks.critic.level.zero_()  # nothing is learnt in between
+            networks.target_critic.level.zero_()
         found[count] = np.mean(losses), np.std(losses) / math.sqrt(len(losses))
     assert found[2][0] == pytest.approx(found[None][0], abs=5 * found[2][1])
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+def test_the_level_of_values_goes_where_rewards_put_it(discrete):
+    """Without a step of the networks: 5 of 6 samples go on with 0.9, so that a reward of -6 makes
+    values of -6 / (1 - 0.75), and what tells actions apart is as it was."""
+    args = config(agent_learning_rate=0.0, critic_learning_rate=0.0, temperature=1e-6)
+    team, networks = made(args, discrete)
+    batch = transitions(team, leaver=False)
+    batch = batch._replace(rewards=torch.full((B, N), -6.0))
+    seen = batch.observations, batch.actions
+    before = networks.critic(*seen).detach()
+    learner = AACLearner(args, networks, Preparation(), seed=5)
+    for _ in range(100):
+        learner.update(batch)
+    level = networks.critic.level
+    assert torch.equal(level, networks.target_critic.level)
+    assert float(level) == pytest.approx(-24.0, abs=1.5)  # the networks' own level is not 0
+    after = networks.critic(*seen).detach()
+    exists = team.action_mask().expand_as(after) if discrete else torch.ones_like(after).bool()
+    torch.testing.assert_close((after - before)[exists], level.expand(int(exists.sum())))
+    assert (after[~exists] == 0).all()
 
 
 def test_guidance_alone_pulls_along_its_slope():
