@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from stable_baselines3.common.logger import Image
 
 from marlogue.algorithms.attention_trace import AttentionTrace
-from marlogue.wrappers.optional import require
+from marlogue.envs.optional import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

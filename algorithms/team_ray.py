@@ -14,7 +14,7 @@ import cloudpickle  # type: ignore[import-untyped]
 from marlogue.algorithms.team_failures import Failure, RemoteRunner
 from marlogue.algorithms.team_game import Job
 from marlogue.algorithms.team_workers import GRACE, WorkerDiedError
-from marlogue.wrappers.optional import require
+from marlogue.envs.optional import require
 
 with require("ray", extra="ray"):
     import ray

@@ -13,8 +13,8 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
 
 from marlogue.envs.episodes import Infos, StepResult
+from marlogue.envs.optional import require
 from marlogue.envs.task import flag, whole_number
-from marlogue.wrappers.optional import require
 from marlogue.wrappers.shares import Share
 from marlogue.wrappers.view import ACTION_MASK
 

@@ -9,8 +9,8 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
 
 from marlogue.envs.copies import Copies
+from marlogue.envs.optional import require
 from marlogue.envs.task import whole_number
-from marlogue.wrappers.optional import require
 from marlogue.wrappers.partners import Policy
 from marlogue.wrappers.single_agent import SingleAgent
 from marlogue.wrappers.starts import number_of_rows

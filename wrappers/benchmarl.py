@@ -11,8 +11,8 @@ from gymnasium.spaces import Box, Discrete
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
 
+from marlogue.envs.optional import require
 from marlogue.envs.task import whole_number
-from marlogue.wrappers.optional import require
 
 with require("benchmarl", extra="benchmarl"):
     from benchmarl.environments import TaskClass

@@ -18,13 +18,13 @@ from marlogue.envs.callbacks import (
 )
 from marlogue.envs.declared_spaces import DeclaredSpaces
 from marlogue.envs.episodes import Infos, StepResult, check_agents
+from marlogue.envs.optional import require
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.spaces import UnicodeText
 from marlogue.envs.task import whole_number
 from marlogue.wrappers.games import text_bound
 from marlogue.wrappers.global_random import MAX_SEED, PrivateRandom
 from marlogue.wrappers.json_infos import json_infos
-from marlogue.wrappers.optional import require
 
 with require("gem", extra="gem"), PrivateRandom(0).lent():  # it draws when imported
     import gem

@@ -19,11 +19,11 @@ from pydantic import Field
 
 from marlogue.envs.copies import Copies
 from marlogue.envs.episodes import check_agents
+from marlogue.envs.optional import require
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.task import whole_number
 from marlogue.envs.waiting import waits
 from marlogue.wrappers.json_infos import json_infos
-from marlogue.wrappers.optional import require
 from marlogue.wrappers.seats import idle_action
 from marlogue.wrappers.single_agent import check_action
 from marlogue.wrappers.view import parallel, require_texts

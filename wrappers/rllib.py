@@ -13,8 +13,8 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
 
 from marlogue.envs.callbacks import noted, shortened
+from marlogue.envs.optional import require
 from marlogue.wrappers.embedder import Embedder
-from marlogue.wrappers.optional import require
 from marlogue.wrappers.rllib_env import MultiAgentView, check_spaces
 from marlogue.wrappers.shares import Share
 from marlogue.wrappers.view import ACTION_MASK, alike

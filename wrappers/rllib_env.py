@@ -10,9 +10,9 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from typing_extensions import override
 
 from marlogue.envs.episodes import COMMON, StepResult
+from marlogue.envs.optional import require
 from marlogue.envs.waiting import WAITS, waits
 from marlogue.wrappers.numeric_spaces import is_numeric
-from marlogue.wrappers.optional import require
 from marlogue.wrappers.seats import idle_action
 
 with require("ray.rllib", extra="rllib"):

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from marlogue.envs.callbacks import noted
+from marlogue.envs.optional import require
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.task import whole_number
 from marlogue.wrappers.games import Turn
 from marlogue.wrappers.global_random import MAX_SEED, PrivateRandom
 from marlogue.wrappers.json_infos import json_infos
-from marlogue.wrappers.optional import require
 from marlogue.wrappers.turn_based import TurnBased
 
 with require("textarena", extra="textarena"), PrivateRandom(0).lent():  # it draws when imported

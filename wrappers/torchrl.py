@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import torch
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
+from marlogue.envs.optional import require
 from marlogue.envs.task import whole_number
 from marlogue.wrappers.numeric_spaces import is_numeric
-from marlogue.wrappers.optional import require
 from marlogue.wrappers.torchrl_episodes import OneOfMany, SharedEpisodes
 
 with require("torchrl", extra="torchrl"):

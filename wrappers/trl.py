@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
+from marlogue.envs.optional import require
 from marlogue.envs.runner import BatchRunner, Episode
 from marlogue.envs.waiting import waits
-from marlogue.wrappers.optional import require
 from marlogue.wrappers.partners import Asked, Policy
 from marlogue.wrappers.players import FrozenAgents
 from marlogue.wrappers.seats import idle_action

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from pydantic import create_model
 
+from marlogue.envs.optional import require
 from marlogue.envs.task import whole_number
-from marlogue.wrappers.optional import require
 from marlogue.wrappers.partners import Policy
 from marlogue.wrappers.players import FrozenAgents
 from marlogue.wrappers.starts import starts

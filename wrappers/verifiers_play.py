@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from pydantic import Field
 
+from marlogue.envs.optional import require
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.waiting import waits
-from marlogue.wrappers.optional import require
 from marlogue.wrappers.partners import Asked
 from marlogue.wrappers.players import FrozenAgents
 from marlogue.wrappers.seats import idle_action

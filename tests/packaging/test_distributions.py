@@ -92,7 +92,7 @@ for name in names:
     try:
         module = importlib.import_module(name)
     except ImportError as error:  # of an optional library; then it says how to install that
-        assert name.startswith("marlogue.wrappers."), name
+        assert name.startswith(("marlogue.wrappers.", "marlogue.algorithms.team_ray")), name
         assert 'pip install "marlogue[' in str(error), name
         continue
     assert module.__file__.startswith(home), (name, module.__file__)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from marlogue.wrappers.optional import require
+from marlogue.envs.optional import require
 
 LIBRARIES = {
     "torchrl": "torchrl",
