@@ -134,7 +134,12 @@ def test_guidance_alone_and_annealed():
     assert misled < 0.3
     recovering = {"start": 0.9, "end": 0.0, "until": 0.4}
     _, recovered, _ = learnt(
-        Cues, guidance=wrong, guidance_weight=recovering, temperature=0.05, total_steps=2_000
+        Cues,
+        guidance=wrong,
+        guidance_weight=recovering,
+        advantage_normalization=True,
+        temperature=0.05,
+        total_steps=2_000,
     )
     assert recovered > 0.9
 
