@@ -309,6 +309,8 @@ class AACTrainer:
         assert self.logdir is not None
         trace = watch.trace()
         trace.save(trace_path(self.logdir, self.steps))
+        if not self.reporter.listens:
+            return {}
         if not figures_available():
             _say_once_that_there_are_no_pictures()
             return {}

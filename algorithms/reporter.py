@@ -66,6 +66,11 @@ class Reporter:
             self._log.close()
             self._log = None
 
+    @property
+    def listens(self) -> bool:
+        """Whether there is a run that writes what is told."""
+        return self._log is not None
+
     def collected(self, samples: list[Sample]) -> None:
         """An item's samples."""
         self.env_step += len({sample.joint for sample in samples})
