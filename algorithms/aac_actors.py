@@ -25,9 +25,10 @@ class ActorLoss:
     Discrete actions, all agents' drawn anew from their policies: ``expected``, ``counterfactual``
     or ``shared_value``; continuous ones: ``pathwise``. With guidance its values G take part in
     Q's: ``(1 - w) Q_i(a) + w G_i(a)``, both of unit spread over an agent's actions (Q only with
-    ``advantage_normalization``). Guidance that is known for the taken action alone weights that
-    action's score: ``- w log pi_i(a_i) G_i``, which is exact for fresh actions and lags behind in
-    replay.
+    ``advantage_normalization``); the entropy's part stays what it is. G_i is always agent i's
+    alone, also where all share one value. Guidance that is known for the taken action alone
+    weights that action's score: ``- w log pi_i(a_i) G_i``, which is exact for fresh actions and
+    lags behind in replay.
 
     Args:
         args: the configuration.
@@ -57,9 +58,10 @@ class ActorLoss:
             told: whether to tell more than is at hand.
         """
         of_kind = self._discrete if self.networks.team.discrete else self._continuous
-        loss, told_of = of_kind(rows, asked, weight, told)
-        if weight and rows.guidance is not None and rows.guidance.ndim == 2:
-            loss = (1 - weight) * loss + weight * _taken_loss(rows, rows.guidance, asked)
+        guidance = rows.guidance if weight else None
+        loss, told_of = of_kind(rows, asked, weight if guidance is not None else 0.0, told)
+        if guidance is not None and guidance.ndim == 2:
+            loss = loss + weight * _taken_loss(rows, guidance, asked)
         return loss, told_of
 
     def _discrete(
@@ -76,48 +78,54 @@ class ActorLoss:
         log_probs = policy.log_probs
         own = asked.of(actions)
         self.entropies = losses.entropy(log_probs.detach())
-        values, told_of = self._guided(q, log_probs, rows, asked, weight, told)
+        q, lead, told_of = self._guided(q, log_probs, rows, asked, told)
         if told:
             told_of |= self._told(rows, actions, asked)
+        if self.name == "shared_value":
+            shared = team_of_values(
+                (1 - weight) * losses.taken(q, own),
+                asked.mask,
+                rows.present,
+                self.args.reward_sharing,
+            )
+            chosen = losses.taken(log_probs, own)
+            loss = losses.shared_value_actor_loss(chosen, shared, alpha, asked.mask)
+            if lead is not None:
+                led = losses.counterfactual_actor_loss(log_probs, own, lead, 0.0, asked.mask)
+                loss = loss + weight * led
+            return loss, told_of
+        values = (1 - weight) * q if lead is None else mixed_values(q, lead, weight)
         if self.name == "expected":
             return losses.expected_actor_loss(log_probs, values, alpha, asked.mask), told_of
-        if self.name == "counterfactual":
-            loss = losses.counterfactual_actor_loss(log_probs, own, values, alpha, asked.mask)
-            return loss, told_of
-        shared = team_of_values(
-            losses.taken(values, own), asked.mask, rows.present, self.args.reward_sharing
-        )
-        chosen = losses.taken(log_probs, own)
-        return losses.shared_value_actor_loss(chosen, shared, alpha, asked.mask), told_of
+        loss = losses.counterfactual_actor_loss(log_probs, own, values, alpha, asked.mask)
+        return loss, told_of
 
     def _guided(
-        self,
-        q: Tensor,
-        log_probs: Tensor,
-        rows: Rows,
-        asked: Asked,
-        weight: float,
-        told: bool,
-    ) -> tuple[Tensor, figures.Known]:
-        """Values with guidance's in them, [R, M, A]."""
+        self, q: Tensor, log_probs: Tensor, rows: Rows, asked: Asked, told: bool
+    ) -> tuple[Tensor, Tensor | None, figures.Known]:
+        """Q and the guidance's values, [R, M, A] each, as they are mixed; None for the latter
+        where it has no values of all actions. Q is scaled whatever the weight is, so that nothing
+        jumps when it gets to 0."""
         guidance = rows.guidance
-        if not weight or guidance is None or guidance.ndim == 2:
-            return q, {}
+        if guidance is None:
+            return q, None, {}
         available = self._available(rows, asked)
-        given = asked.of(guidance)
-        scaled = unit_spread(given, asked.mask, available)
         if self.args.advantage_normalization:
             q = unit_spread(q, asked.mask, available)
+        if guidance.ndim == 2:
+            return q, None, {}
+        given = asked.of(guidance)
+        lead = unit_spread(given, asked.mask, available)
         told_of: figures.Known = {}
         if told:
             told_of |= figures.guidance_figures(
                 logit_gradients(log_probs, q),
-                logit_gradients(log_probs, scaled),
+                logit_gradients(log_probs, lead),
                 asked.mask,
                 values=given,
                 available=available,
             )
-        return mixed_values(q, scaled, weight), told_of
+        return q, lead, told_of
 
     def _continuous(
         self, rows: Rows, asked: Asked, weight: float, told: bool
@@ -134,16 +142,23 @@ class ActorLoss:
         q = self.networks.critic(rows.seen, others, rows.attending, asked.queries, own_actions=own)
         self.entropies = -asked.of(log_probs).detach()
         told_of: figures.Known = self._told(rows, actions, asked) if told else {}
-        guidance = rows.guidance
-        if weight and guidance is not None and guidance.ndim == 3:
-            slopes = asked.of(guidance)
-            lead = linear_value(slopes / _norm(slopes, asked.mask), asked.of(actions))
-            q = (1 - weight) * q + weight * lead
-        if not shared:
-            loss = losses.pathwise_actor_loss(q, asked.of(log_probs), alpha, asked.mask)
+        values = (1 - weight) * q
+        if shared:
+            team = losses.masked_rows_mean(values, asked.mask)
+            loss = losses.team_pathwise_actor_loss(team, log_probs, alpha, rows.present)
+        else:
+            loss = losses.pathwise_actor_loss(values, asked.of(log_probs), alpha, asked.mask)
+        if not weight or rows.guidance is None or rows.guidance.ndim == 2:
             return loss, told_of
-        team = losses.masked_rows_mean(q, asked.mask)
-        return losses.team_pathwise_actor_loss(team, log_probs, alpha, rows.present), told_of
+        slopes = asked.of(rows.guidance)
+        steep = _norm(slopes, asked.mask)
+        if told:
+            summed = torch.where(asked.mask, q, 0.0).sum()
+            (learned,) = torch.autograd.grad(summed, actions, retain_graph=True)
+            told_of |= figures.guidance_figures(asked.of(learned), slopes, asked.mask)
+            told_of["guidance/spread"] = steep
+        lead = linear_value(slopes / steep, asked.of(actions))
+        return loss - weight * losses.masked_mean(lead, asked.mask), told_of
 
     def _told(self, rows: Rows, actions: Tensor, asked: Asked) -> figures.Known:
         team = self.networks.team
