@@ -421,7 +421,9 @@ class AACTrainer:
             ValueError: when the folder holds other networks.
         """
         statistics = self.statistics
-        load_networks(Path(output_dir), self.networks, statistics.observations, statistics.rewards)
+        load_networks(
+            Path(output_dir), self.args, self.networks, statistics.observations, statistics.rewards
+        )
 
 
 def _exploration(args: AACConfig, team: TeamSpec) -> EpsilonGreedy | GaussianNoise:

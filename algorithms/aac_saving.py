@@ -22,6 +22,15 @@ from marlogue.algorithms.normalizers import ObservationNormalizer, RewardScaler
 
 _ABOUT = "aac.json"
 _OTHER = "other"  # what is no network of its own
+#: What weights mean depends on these, and the shape of none of them shows it.
+_SAME = (
+    "critic_architecture",
+    "attention",
+    "num_heads",
+    "layer_norm",
+    "normalize_observations",
+    "scale_rewards",
+)
 
 
 def save_networks(
@@ -40,6 +49,7 @@ def save_networks(
         "marlogue": __version__,
         "args": plain(args),
         "team": describe(networks.team),
+        "groups": _groups(args, networks),
         "networks": sorted(networks.modules()),
     }
     (folder / _ABOUT).write_text(json.dumps(about, indent=2), encoding="utf-8")
@@ -47,6 +57,7 @@ def save_networks(
 
 def load_networks(
     folder: Path,
+    args: AACConfig,
     networks: AACNetworks,
     observations: ObservationNormalizer | None,
     rewards: RewardScaler | None,
@@ -58,6 +69,15 @@ def load_networks(
         ValueError: when the folder holds other networks; nothing is loaded then.
     """
     about = read_about(folder)
+    own = plain(args)
+    alike = [(name, about["args"][name], own[name]) for name in _SAME]
+    for name, saved, here in [*alike, ("groups", about["groups"], _groups(args, networks))]:
+        if saved != here:
+            raise ValueError(
+                f"{name} of the networks in {folder} ({saved!r}) must be what it is here "
+                f"({here!r}), or their weights mean something else; build the trainer with the "
+                f"configuration that saved them (see args in {_ABOUT})."
+            )
     modules = networks.modules()
     if about["networks"] != sorted(modules):
         raise ValueError(
@@ -104,6 +124,17 @@ def describe(team: TeamSpec) -> dict[str, Any]:
         "action_sizes": list(team.action_sizes),
         "discrete": team.discrete,
     }
+
+
+def _groups(args: AACConfig, networks: AACNetworks) -> list[Any]:
+    """Whose each set of weights is, in order: sizes of types, or agents' names."""
+    first = networks.actors.sharing.first_team
+    if args.sharing == "none":
+        return list(first.agents)
+    if args.sharing == "all":
+        return []
+    sizes = zip(first.types, first.observation_sizes, first.action_sizes, strict=True)
+    return [list(of_type) for of_type in dict.fromkeys(sizes)]
 
 
 def _state(module: nn.Module) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from marlogue.algorithms import AACConfig, AACTrainer, Callback
 from marlogue.algorithms.attention_trace import AttentionTrace, list_traces
 from marlogue.algorithms.curriculum import make_stages, stage_at
 from tests.algorithms.test_aac_learns import config
-from tests.support.games import Cues, Leavers, Memory, Targets
+from tests.support.games import Cues, Idler, Leavers, Memory, Targets
 
 
 def short(**changes) -> AACConfig:
@@ -134,6 +134,35 @@ class TestFolders:
         assert all(torch.equal(v, before[k]) for k, v in other.networks.critic.state_dict().items())
         with pytest.raises(ValueError, match=r"no aac\.json"):
             other.load_model(tmp_path / "nowhere")
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"num_heads": 4},
+            {"attention": "linear"},
+            {"layer_norm": True},
+            {"normalize_observations": True},
+            {"scale_rewards": False},
+        ],
+    )
+    def test_weights_that_would_mean_something_else(self, tmp_path, changes):
+        """Their shapes are the same."""
+        AACTrainer(args=short(), env=Cues).save_model(tmp_path)
+        other = AACTrainer(args=short(seed=1, **changes), env=Cues)
+        before = weights(other)
+        with pytest.raises(ValueError, match=f"{next(iter(changes))} of the networks in"):
+            other.load_model(tmp_path)
+        assert all(torch.equal(a, b) for a, b in zip(before, weights(other), strict=True))
+
+    def test_weights_of_other_types_in_their_order(self, tmp_path):
+        class IdlerFirst(Idler):
+            def __init__(self):
+                super().__init__()
+                self.possible_agents.insert(0, self.possible_agents.pop())
+
+        AACTrainer(args=short(), env=Idler).save_model(tmp_path)
+        with pytest.raises(ValueError, match="groups of the networks"):
+            AACTrainer(args=short(), env=IdlerFirst).load_model(tmp_path)
 
     def test_a_larger_team_loads_the_same_networks(self, tmp_path):
         trainer = AACTrainer(args=short(id_embedding=0), env=Cues)
