@@ -122,11 +122,12 @@ class AACTrainer:
             device=_device(args.device),
             generator=torch.Generator().manual_seed(derived_seed(args.seed, NETWORKS)),
         )
+        self.statistics = Statistics(args, self.team)
         # Errors now rather than in the middle of the training.
         for team in teams if eval_env is None else [*teams, self._team_of(eval_env, {})]:
             check_attention(args, team)
             self.networks.for_team(team)
-        self.statistics = Statistics(args, self.team)
+            self.statistics.for_team(args, team)
         self.learner = AACLearner(
             args,
             self.networks,

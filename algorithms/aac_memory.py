@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import Space
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -22,21 +23,32 @@ from marlogue.algorithms.sequence_replay import SequenceReplay, Sequences
 from marlogue.algorithms.team_views import TeamView, VectorStep, team_step
 
 Array = NDArray[Any]
+Kinds = tuple[tuple[Space[Any], Space[Any]], ...]
 
 
 class Statistics:
     """Running means and deviations of what the team sees and earns.
 
+    Args:
+        args: the configuration.
+        team: the agents.
+        kinds: types of agents (see `TeamSpec.kinds`) in the order of their statistics; None for
+            those of ``team``.
+
     Attributes:
+        kinds: the same.
         observations: None when observations are left as they are.
         rewards: None when rewards are.
     """
 
-    def __init__(self, args: AACConfig, team: TeamSpec) -> None:
+    def __init__(self, args: AACConfig, team: TeamSpec, kinds: Kinds | None = None) -> None:
+        self.kinds = team.kinds if kinds is None else kinds
         self.observations: ObservationNormalizer | None = None
         self.rewards: RewardScaler | None = None
         if args.normalize_observations:
-            self.observations = ObservationNormalizer(np.array(team.types), team.observation_size)
+            self.observations = ObservationNormalizer(
+                _groups(team, self.kinds), team.observation_size, num_groups=len(self.kinds)
+            )
         if args.scale_rewards:
             self.rewards = RewardScaler(args.num_envs, team.num_agents, args.discount)
 
@@ -53,8 +65,12 @@ class Statistics:
             self.rewards.forget(envs)
 
     def for_team(self, args: AACConfig, team: TeamSpec) -> Statistics:
-        """The same statistics for another team, whose agents are of the same types."""
-        fresh = Statistics(args, team)
+        """The same statistics for another team.
+
+        Raises:
+            ValueError: when it has more types of agents.
+        """
+        fresh = Statistics(args, team, self.kinds)
         if self.observations is not None and fresh.observations is not None:
             fresh.observations.load_state_dict(self.observations.state_dict())
         if self.rewards is not None and fresh.rewards is not None:
@@ -70,6 +86,20 @@ class Statistics:
 
     def _earned(self, rewards: Tensor) -> Tensor:
         return rewards if self.rewards is None else self.rewards(rewards)
+
+
+def _groups(team: TeamSpec, kinds: Kinds) -> Array:
+    """[N], whose statistics each agent's are: those of its type. Types that are not known (of
+    agents whose bounds grow with their number) are taken in their order."""
+    if len(team.kinds) > len(kinds):
+        raise ValueError(
+            f"the team (of {len(team.kinds)} types of agents) must have the types that "
+            f"normalize_observations has statistics of ({len(kinds)}); begin with an environment "
+            "that has all of them, or set normalize_observations=False."
+        )
+    if all(kind in kinds for kind in team.kinds):
+        return np.array([kinds.index(team.kinds[own]) for own in team.types])
+    return np.array(team.types)
 
 
 class Memory:

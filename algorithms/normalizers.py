@@ -86,17 +86,26 @@ class ObservationNormalizer:
         size: D. Padding stays 0, since its mean is 0.
         clip: the largest absolute result.
         epsilon: added to the variance.
+        num_groups: K, where there are groups that none of these agents belongs to; None for as many
+            as are named.
 
     Raises:
         ValueError: when ``clip`` or ``epsilon`` is not above 0.
     """
 
-    def __init__(self, groups: Array, size: int, clip: float = 10.0, epsilon: float = 1e-8) -> None:
+    def __init__(
+        self,
+        groups: Array,
+        size: int,
+        clip: float = 10.0,
+        epsilon: float = 1e-8,
+        num_groups: int | None = None,
+    ) -> None:
         for name, value in (("clip", clip), ("epsilon", epsilon)):
             if not value > 0:
                 raise ValueError(f"{name} ({value!r}) must be above 0.")
         self.groups = np.asarray(groups, np.int64)
-        self.moments = RunningMoments(int(self.groups.max()) + 1, size)
+        self.moments = RunningMoments(num_groups or int(self.groups.max()) + 1, size)
         self.clip = clip
         self.epsilon = epsilon
         self._cached: tuple[Array, Array] | None = None

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from marlogue.agents import TeamSpec
 from marlogue.algorithms import AACTrainer, Callback
 from marlogue.algorithms.aac_memory import Memory, Statistics
 from marlogue.algorithms.team_views import TeamView, VectorStep
@@ -25,6 +26,26 @@ class TestStages:
         assert trainer.updates == 17  # at 40, 45, ... 120
         assert trainer._memory is not None
         assert len(trainer._memory) == 120
+
+    def test_statistics_stay_with_their_types(self):
+        """Whatever the order of the agents, and also where one of the types is not there."""
+        args = short(normalize_observations=True)
+        both = team_of([3, 2], [2, 2], True)
+        statistics = Statistics(args, both)
+        assert statistics.observations is not None
+        seen = np.array([[[7.0, 7.0, 7.0], [1.0, 1.0, 0.0]], [[9.0, 9.0, 9.0], [3.0, 3.0, 0.0]]])
+        statistics.observations.update(seen, np.ones((2, 2), bool))
+        large, small = zip(both.agents, both.observation_spaces, both.action_spaces, strict=True)
+        for members in ((large, small), (small, large), (large,)):
+            team = TeamSpec(*zip(*members, strict=True))
+            fresh = statistics.for_team(args, team).observations
+            assert fresh is not None
+            mean = torch.tensor(
+                [[8.0, 8.0, 8.0] if m is large else [2.0, 2.0, 0.0] for m in members]
+            )
+            torch.testing.assert_close(fresh.tensor(mean), torch.zeros(len(members), 3))
+        with pytest.raises(ValueError, match=r"2 types.*normalize_observations"):
+            Statistics(args, team).for_team(args, both)
 
 
 def shown(count):
