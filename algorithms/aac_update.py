@@ -176,17 +176,20 @@ class AACLearner:
             loss = loss - args.attention_entropy_coef * masked_mean(spread, asked.mask)
         loss.backward()
         known["critic/grad_norm"] = self.critic_steps.step()
-        self._move_level(masked_mean(targets - q.detach(), asked.mask))
+        self._move_level(targets - q.detach(), asked.mask, rows.weights)
         if told:
             known |= figures.critic_figures(q, targets, asked.mask)
             known |= self._attention_figures(rows)
         return q.detach(), known
 
-    def _move_level(self, error: Tensor) -> None:
+    def _move_level(self, errors: Tensor, mask: Tensor, weights: Tensor) -> None:
         """Move the level of all values, which the fast and the slow critic share. It gets to where
-        rewards put it long before the networks would, which learn the differences then."""
+        rewards put it long before the networks would, which learn the differences then. Weights
+        [R] count as in the critic's loss, or the two would pull against each other."""
         networks = self.networks
-        networks.critic.level.add_(_LEVEL_RATE * error)
+        error = masked_mean(errors, mask, weights)
+        share = masked_mean(torch.ones_like(errors), mask, weights).clamp(min=1e-8)
+        networks.critic.level.add_(_LEVEL_RATE * error / share)
         networks.target_critic.level.copy_(networks.critic.level)
 
     def _local_loss(self, rows: Rows, asked: Asked, targets: Tensor) -> Tensor:

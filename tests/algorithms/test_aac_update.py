@@ -240,6 +240,21 @@ def test_the_level_of_values_goes_where_rewards_put_it(discrete):
     assert (after[~exists] == 0).all()
 
 
+def test_the_level_counts_what_is_drawn_too_often_for_less():
+    """Importance weights of prioritised replay: a sample of weight 0 is not there."""
+    levels = []
+    for reward in (0.0, 100.0):
+        args = config()
+        team, networks = made(args)
+        batch = transitions(team)
+        rewards, weights = batch.rewards.clone(), torch.tensor([0.0, 1.0, 0.5, 1.0, 1.0, 1.0])
+        rewards[0] = reward
+        batch = batch._replace(rewards=rewards, weights=weights)
+        AACLearner(args, networks, Preparation(), seed=5).update(batch)
+        levels.append(float(networks.critic.level))
+    assert levels[0] == levels[1] != 0.0
+
+
 def test_guidance_alone_pulls_along_its_slope():
     """With w = 1 and equal critics the policies move to the guidance's best actions."""
     args = config(agent_learning_rate=0.05, critic_learning_rate=0.0, temperature=1e-3)
