@@ -225,7 +225,7 @@ def test_the_level_of_values_goes_where_rewards_put_it(discrete):
     args = config(agent_learning_rate=0.0, critic_learning_rate=0.0, temperature=1e-6)
     team, networks = made(args, discrete)
     batch = transitions(team, leaver=False)
-    batch = batch._replace(rewards=torch.full((B, N), -6.0))
+    batch = batch._replace(rewards=torch.full((B, N), -6.0), weights=torch.ones(B))
     seen = batch.observations, batch.actions
     before = networks.critic(*seen).detach()
     learner = AACLearner(args, networks, Preparation(), seed=5)
