@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from tqdm.auto import tqdm
 
-from marlogue.agents.attention_critic import AttentionCritic
 from marlogue.agents.teams import TeamSpec
-from marlogue.algorithms.aac_acting import ActingTeam, random_actions
+from marlogue.algorithms.aac_acting import ActingTeam, Explorer
 from marlogue.algorithms.aac_config import AACConfig, plain
 from marlogue.algorithms.aac_diagnostics import MOST_NAMED, floats, schedule_figures
 from marlogue.algorithms.aac_evaluation import TOGETHER, evaluation_figures, play_episodes
 from marlogue.algorithms.aac_memory import Memory, Statistics
 from marlogue.algorithms.aac_networks import AACNetworks, check_attention
+from marlogue.algorithms.aac_pictures import left_in, watch_for
 from marlogue.algorithms.aac_saving import load_networks, save_networks
 from marlogue.algorithms.aac_update import AACLearner
 from marlogue.algorithms.annealing import as_anneal
-from marlogue.algorithms.attention_episode import episode_figure
-from marlogue.algorithms.attention_figures import attention_image, figures_available, image_of
-from marlogue.algorithms.attention_trace import trace_path
-from marlogue.algorithms.attention_watch import AttentionWatch
 from marlogue.algorithms.callbacks import Callback
 from marlogue.algorithms.curriculum import Stage, make_stages
-from marlogue.algorithms.exploration import EpsilonGreedy, GaussianNoise
 from marlogue.algorithms.items import EnvOrFactory
 from marlogue.algorithms.optimizer import make_schedule
 from marlogue.algorithms.reporter import Reporter
@@ -42,7 +33,7 @@ from marlogue.algorithms.running import (
     checked_logdir,
     saved_on_failure,
 )
-from marlogue.algorithms.streams import ACT, DRAW, EVAL, EXPLORE, NETWORKS, REPLAY, derived_seed
+from marlogue.algorithms.streams import ACT, DRAW, EVAL, NETWORKS, REPLAY, derived_seed
 from marlogue.algorithms.team_checks import check_whole
 from marlogue.algorithms.team_guidance import Guidance
 from marlogue.algorithms.team_vector import TeamVector, make_team_vector
@@ -140,9 +131,9 @@ class AACTrainer:
             metrics_callback=None,
             logging_steps=args.logging_steps,
         )
-        self._random = np.random.default_rng(derived_seed(args.seed, EXPLORE, 0))
-        self._exploration = _exploration(args, self.team)
+        self._explorer = Explorer(args, self.team.discrete)
         self._memory: Memory | None = None
+        self._remembered_from = 0  # steps at which the memory was empty
         self._begun: int | list[int] = 0  # the episode that each environment begins next
         self._evaluations = 0
 
@@ -206,7 +197,8 @@ class AACTrainer:
         assert self._memory is not None
         memory = players.memory
         # Without a sample in its loss a policy's spread is never trained, and nothing to act on.
-        actions = self._explored(players.act(view, greedy=self.args.deterministic), view)
+        chosen = players.act(view, greedy=self.args.deterministic)
+        actions = self._explorer(chosen, view, self.team.action_mask().numpy(), self.steps)
         step = vector.step(actions)
         rows = self._memory.add(view, actions, step, memory)
         self.statistics.update(rows, step.over[step.kept_envs], step.kept_envs)
@@ -216,20 +208,13 @@ class AACTrainer:
         self._tell_of_episodes(step)
         return step.view
 
-    def _explored(self, actions: NDArray[Any], view: TeamView) -> NDArray[Any]:
-        exists = self.team.action_mask().numpy()
-        if self.args.random_start and self.steps < self.args.learning_starts:
-            return random_actions(view, exists, self._random)
-        if isinstance(self._exploration, GaussianNoise):
-            return self._exploration(actions, exists, self.progress)
-        available = exists if view.available is None else view.available
-        return self._exploration(actions, available, self.progress)
-
     def _learn(self, before: int) -> None:
         """The updates that are due after the steps from ``before`` on."""
         args, memory = self.args, self._memory
         assert memory is not None
-        if self.steps < args.learning_starts or not len(memory):
+        # A batch of what a new stage's first steps were would be the same few steps many times.
+        few = min(args.learning_starts, args.batch_size)
+        if self.steps < max(args.learning_starts, self._remembered_from + few) or not len(memory):
             return
         due = self.steps // args.train_interval - before // args.train_interval
         if not due:
@@ -286,39 +271,18 @@ class AACTrainer:
             prepare = self.statistics.for_team(args, vector.team).preparation()
             seed = derived_seed(args.seed, EVAL)
             players = ActingTeam(networks.actors, vector.num_envs, prepare.observations, seed)
-            watch = self._watch(networks, players)
+            watch = None
+            if self.logdir is not None:
+                watch = watch_for(args, networks, players, self.steps)
             greedy = args.eval_greedy or args.deterministic
             ended = play_episodes(vector, players, episodes, greedy=greedy, watch=watch)
         metrics = evaluation_figures(ended, networks.team.agents)
-        self.reporter.evaluated(metrics, {} if watch is None else self._pictures(watch))
+        pictures = {}
+        if watch is not None and self.logdir is not None:
+            pictures = left_in(self.logdir, watch, self.steps)
+        self.reporter.evaluated(metrics, pictures)
         self._hook("on_evaluation", metrics)
         return metrics
-
-    def _watch(self, networks: AACNetworks, players: ActingTeam) -> AttentionWatch | None:
-        args = self.args
-        if self.logdir is None or not args.attention_images or not networks.attends:
-            return None
-        assert isinstance(networks.critic, AttentionCritic)
-        places = list(args.attention_position or ())[:2]
-        position = places if len(places) == 2 else None
-        about = f"after {self.steps:,} steps"
-        return AttentionWatch(networks.critic, players, position, about)
-
-    def _pictures(self, watch: AttentionWatch) -> dict[str, Any]:
-        """The attention of an evaluation's first episode: left in the run's folder, and drawn where
-        a log takes it."""
-        assert self.logdir is not None
-        trace = watch.trace()
-        trace.save(trace_path(self.logdir, self.steps))
-        if not self.reporter.listens:
-            return {}
-        if not figures_available():
-            _say_once_that_there_are_no_pictures()
-            return {}
-        return {
-            "attention/episode": image_of(episode_figure(trace)),
-            "attention/mean": image_of(attention_image(trace)),
-        }
 
     # -- parts ------------------------------------------------------------------------------
 
@@ -347,6 +311,7 @@ class AACTrainer:
             width = self.networks.actors.initial_state(1).shape[-1]
             seed = derived_seed(self.args.seed, REPLAY)
             self._memory = Memory(self.args, team, width, seed)
+            self._remembered_from = self.steps
         # What the last stage's environments were playing is given up.
         self._memory.cut()
         self.statistics.forget()
@@ -425,22 +390,6 @@ class AACTrainer:
         load_networks(
             Path(output_dir), self.args, self.networks, statistics.observations, statistics.rewards
         )
-
-
-def _exploration(args: AACConfig, team: TeamSpec) -> EpsilonGreedy | GaussianNoise:
-    seed = derived_seed(args.seed, EXPLORE, 1)
-    if team.discrete:
-        return EpsilonGreedy(as_anneal(args.epsilon), seed)
-    return GaussianNoise(as_anneal(args.noise), seed)
-
-
-@cache
-def _say_once_that_there_are_no_pictures() -> None:
-    warnings.warn(
-        'attention_images: pictures in TensorBoard need pip install "marlogue[plot]" '
-        "(the attention itself is kept in the run's folder).",
-        stacklevel=3,
-    )
 
 
 def _device(name: str | None) -> torch.device:

@@ -1,4 +1,4 @@
-"""How a team of networks acts in environments that step together.
+"""How a team of networks acts, and explores, in environments that step together.
 
 E environments, N agents, D observation size, A actions or size of an action.
 """
@@ -14,6 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from marlogue.agents.vector_actors import VectorActors
+from marlogue.algorithms.aac_config import AACConfig
+from marlogue.algorithms.annealing import as_anneal
+from marlogue.algorithms.exploration import EpsilonGreedy, GaussianNoise
+from marlogue.algorithms.streams import EXPLORE, derived_seed
 from marlogue.algorithms.team_views import TeamView
 
 Array = NDArray[Any]
@@ -72,6 +76,49 @@ class ActingTeam:
         if self.actors.recurrent and envs.any():
             over = torch.from_numpy(envs).to(self.state.device)
             self.state = self.state.masked_fill(over[:, None, None], 0.0)
+
+
+class Explorer:
+    """What is done beside the policies' own draws: random actions at first, then epsilon or noise.
+
+    Args:
+        args: the configuration.
+        discrete: whether actions are.
+
+    Raises:
+        ValueError: when something is configured that is for the other kind of actions.
+    """
+
+    def __init__(self, args: AACConfig, discrete: bool) -> None:
+        self.args = args
+        self._rng = np.random.default_rng(derived_seed(args.seed, EXPLORE, 0))
+        self._beside: EpsilonGreedy | GaussianNoise
+        seed = derived_seed(args.seed, EXPLORE, 1)
+        name, other, kind = "epsilon", "noise", "continuous"
+        if discrete:
+            name, other, kind = "noise", "epsilon", "discrete"
+            self._beside = EpsilonGreedy(as_anneal(args.epsilon), seed)
+        else:
+            self._beside = GaussianNoise(as_anneal(args.noise), seed)
+        if getattr(args, name) != AACConfig.__dataclass_fields__[name].default:
+            raise ValueError(
+                f"{name} ({getattr(args, name)!r}) does nothing here, since the environment's "
+                f"actions are {kind}; leave it out, and set {other}."
+            )
+
+    def __call__(self, actions: Array, view: TeamView, exists: Array, steps: int) -> Array:
+        """Explore.
+
+        Args:
+            actions: [E, N] or [E, N, A], those of the policies.
+            view: what they were chosen from.
+            exists: [N, A] bool, actions or numbers that agents have.
+            steps: of the training so far.
+        """
+        if self.args.random_start and steps < self.args.learning_starts:
+            return random_actions(view, exists, self._rng)
+        allowed = exists if view.available is None else view.available
+        return self._beside(actions, allowed, min(1.0, steps / self.args.total_steps))
 
 
 def random_actions(view: TeamView, exists: Array, rng: np.random.Generator) -> Array:

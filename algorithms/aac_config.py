@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from marlogue.agents.rules import check_fields, device, one_of, real, truth, whole, wholes
+from marlogue.algorithms.aac_config_checks import check_together
 from marlogue.algorithms.aac_losses import ACTOR_GRADIENTS
 from marlogue.algorithms.annealing import Anneal, AnnealLike, annealed
 from marlogue.algorithms.config import SCHEDULES
@@ -190,28 +191,7 @@ class AACConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        self._check_attention()
-        self._check_recurrence()
-        if self.target_entropy is not None and not self.learn_temperature:
-            raise ValueError(
-                f"target_entropy ({self.target_entropy}) acts only with learn_temperature=True; "
-                "set it, or leave target_entropy out."
-            )
-        if self.team_head == "monotonic" and not self.consistency_coef:
-            raise ValueError(
-                "team_head ('monotonic') is trained by the consistency loss alone; set "
-                "consistency_coef above 0, or team_head='sum'."
-            )
-        if self.learning_starts >= self.total_steps:
-            raise ValueError(
-                f"learning_starts ({self.learning_starts}) must be below total_steps "
-                f"({self.total_steps}), or nothing is learnt; set learning_starts lower."
-            )
-        if self.replay_size < 2 * self.num_envs:
-            raise ValueError(
-                f"replay_size ({self.replay_size}) must hold two observations of each of the "
-                f"num_envs ({self.num_envs}) environments; set replay_size higher."
-            )
+        check_together(self)
 
     @property
     def recurrent(self) -> bool:
@@ -222,46 +202,6 @@ class AACConfig:
     def has_local_values(self) -> bool:
         """Whether a loss is taken of the agents' local values."""
         return self.consistency_coef > 0 or self.local_value_coef > 0
-
-    def _check_attention(self) -> None:
-        if self.critic_architecture != "attention":
-            for name, unused in (("attention", "full"), ("attention_entropy_coef", 0)):
-                if getattr(self, name) != unused:
-                    raise ValueError(
-                        f"{name} ({getattr(self, name)!r}) acts only with "
-                        f"critic_architecture='attention'; it is {self.critic_architecture!r}."
-                    )
-        graph, position = self.attention_graph, self.attention_position
-        if self.attention == "local" and (graph is None) == (position is None):
-            raise ValueError(
-                "attention ('local') needs either attention_position (indices of the position in "
-                "an observation) or attention_graph (for each agent those it attends to); give one "
-                "of them."
-            )
-        if self.attention != "local" and graph is not None:
-            raise ValueError(
-                f"attention ({self.attention!r}) must be 'local' for attention_graph to act; set "
-                "attention='local', or leave the graph out."
-            )
-        if self.critic_architecture == "concat" and self.has_local_values:
-            raise ValueError(
-                "critic_architecture ('concat') has no local values; set consistency_coef=0 and "
-                "local_value_coef=0, or another critic_architecture."
-            )
-        if self.hidden_size % self.num_heads:
-            raise ValueError(
-                f"hidden_size ({self.hidden_size}) must be a multiple of num_heads "
-                f"({self.num_heads})."
-            )
-
-    def _check_recurrence(self) -> None:
-        if not self.recurrent:
-            return
-        if self.num_queries is not None:
-            raise ValueError(
-                f"num_queries ({self.num_queries}) must be None with actor_trunk='gru', whose "
-                "targets follow every agent along an episode."
-            )
 
 
 def chosen_gradient(args: AACConfig, discrete: bool) -> str:

@@ -27,6 +27,20 @@ class TestStages:
         assert trainer._memory is not None
         assert len(trainer._memory) == 120
 
+    def test_learning_waits_for_a_batch_of_the_new_team(self):
+        class Note(Callback[AACTrainer]):
+            def __init__(self):
+                self.at = []
+
+            def on_update(self, trainer):
+                self.at.append(trainer.steps)
+
+        note = Note()
+        stages = [{"num_agents": 2, "until": 0.5}, {"num_agents": 3}]
+        args = short(num_envs=1)  # learning_starts=40, train_interval=5, batch_size=16
+        AACTrainer(args=args, env=Cues, curriculum=stages, callbacks=[note]).train()
+        assert note.at == [40, 45, 50, 55, 60, 80, 85, 90, 95, 100, 105, 110, 115, 120]
+
     def test_statistics_stay_with_their_types(self):
         """Whatever the order of the agents, and also where one of the types is not there."""
         args = short(normalize_observations=True)

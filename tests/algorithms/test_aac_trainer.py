@@ -223,7 +223,12 @@ class TestRefusals:
             ({"actor_trunk": "gru", "num_queries": 2}, "num_queries"),
             ({"actor_hidden_sizes": []}, "actor_hidden_sizes"),
             ({"epsilon": 1.5}, "epsilon"),
-            ({"replay_size": 4, "num_envs": 3}, "replay_size"),
+            ({"replay_size": 11, "num_envs": 3}, r"replay_size \(11\)"),
+            ({"attention": "local", "attention_graph": [1, 0]}, r"attention_graph \(1 for agent 0"),
+            ({"attention": "local", "attention_graph": "ab"}, r"attention_graph \('ab'"),
+            ({"attention": "local", "attention_graph": [["a"], [0]]}, r"attention_graph \(\['a'\]"),
+            ({"deterministic": True, "learn_temperature": True}, "learn_temperature"),
+            ({"warmup_steps": 5}, r"warmup_steps \(5\) does nothing"),
             ({"device": "gpu9"}, "device"),
             ({"actor_gradient": "reinforce"}, "actor_gradient"),
         ],
@@ -239,6 +244,12 @@ class TestRefusals:
             AACTrainer(args=short(actor_gradient="expected"), env=Targets)
         with pytest.raises(ValueError, match="deterministic"):
             AACTrainer(args=short(deterministic=True), env=Cues)
+
+    def test_exploration_that_does_not_fit_the_actions(self):
+        with pytest.raises(ValueError, match=r"epsilon .* does nothing .* set noise"):
+            AACTrainer(args=short(epsilon={"start": 0.5, "end": 0.1}), env=Targets)
+        with pytest.raises(ValueError, match=r"noise .* does nothing .* set epsilon"):
+            AACTrainer(args=short(noise=0.3), env=Cues)
 
     def test_spaces_that_cannot_be_handled(self):
         class Many(Cues):
