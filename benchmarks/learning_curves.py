@@ -45,7 +45,22 @@ PEER_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     },
 }
 #: What is set of AACConfig.
-OUR_SETTINGS: dict[str, dict[str, Any]] = {"spread": {}, "pursuit": {"discount": 0.99}}
+OUR_SETTINGS: dict[str, dict[str, Any]] = {
+    # Catches are rare: short horizons, what matters drawn more often, and policies kept open.
+    "pursuit": {
+        "hidden_size": 64,
+        "actor_hidden_sizes": [64, 64],
+        "batch_size": 128,
+        "train_interval": 5,
+        "discount": 0.9,
+        "n_step": 3,
+        "replay": "prioritized",
+        "temperature": 0.02,
+        "learn_temperature": True,
+        "target_entropy": 0.8,
+    },
+    "spread_10": {"hidden_size": 64, "num_queries": 4, "num_envs": 5},
+}
 
 
 class Curve:
