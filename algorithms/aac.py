@@ -105,17 +105,19 @@ class AACTrainer:
         self.steps = 0
         self._schedule = make_schedule(args.lr_scheduler_type, args.warmup_steps, args.total_steps)
         teams = [self._team_of(self.env, stage.env_kwargs) for stage in self.stages]
+        if eval_env is not None:
+            teams.append(self._team_of(eval_env, {}))
         self.team: TeamSpec = teams[0]
         self.networks = AACNetworks.build(
             args,
             self.team,
-            max_agents=max(team.num_agents for team in teams),
+            max_agents=max(len({*self.team.agents, *team.agents}) for team in teams),
             device=_device(args.device),
             generator=torch.Generator().manual_seed(derived_seed(args.seed, NETWORKS)),
         )
         self.statistics = Statistics(args, self.team)
         # Errors now rather than in the middle of the training.
-        for team in teams if eval_env is None else [*teams, self._team_of(eval_env, {})]:
+        for team in teams:
             check_attention(args, team)
             self.networks.for_team(team)
             self.statistics.for_team(args, team)

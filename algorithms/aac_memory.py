@@ -10,6 +10,7 @@ from gymnasium.spaces import Space
 from numpy.typing import NDArray
 from torch import Tensor
 
+from marlogue.agents.attention_memory import SHARE, available_memory
 from marlogue.agents.teams import TeamSpec
 from marlogue.algorithms.aac_config import AACConfig, RewardSharing
 from marlogue.algorithms.aac_diagnostics import priority_figures
@@ -178,6 +179,7 @@ class Memory:
             hidden_size=self.hidden_size,
         )
         args = self.args
+        _check_room(layout, args)
         common: dict[str, Any] = {
             "num_envs": args.num_envs,
             "n_step": args.n_step,
@@ -192,6 +194,19 @@ class Memory:
             alpha=args.priority_alpha,
             beta=as_anneal(args.priority_beta),
             **common,
+        )
+
+
+def _check_room(layout: ReplayLayout, args: AACConfig) -> None:
+    """Raise a MemoryError when replay will not fit into what is free, rather than be ended by the
+    system when it is nearly full."""
+    slots = min(args.replay_size, 2 * args.total_steps)  # at most two observations a step
+    need, free = slots * layout.bytes_per_slot(), available_memory(torch.device("cpu"))
+    if free is not None and need > SHARE * free:
+        raise MemoryError(
+            f"replay_size ({args.replay_size:,}) will take {need / 2**30:,.1f} GiB for "
+            f"{layout.num_agents} agents, of {free / 2**30:,.1f} GiB that are free; set it to at "
+            f"most {int(SHARE * free / layout.bytes_per_slot()):,}."
         )
 
 

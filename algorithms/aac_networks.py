@@ -59,7 +59,8 @@ class AACNetworks:
         Args:
             args: the configuration.
             team: the agents.
-            max_agents: the most that a curriculum asks for; None for those of ``team``.
+            max_agents: names of agents that vectors are kept for (of this team, with those that
+                any other one adds to it); None for those of ``team``.
             device: where the networks are.
             generator: source of the initial weights (on the CPU).
         """

@@ -140,3 +140,18 @@ def test_deterministic_policies_act_by_their_mode():
     )
     AACTrainer(args=args, env=Targets, callbacks=[look]).train()
     assert look.seen > 0
+
+
+def test_a_replay_that_will_not_fit_is_refused_before_it_fills():
+    args = short(replay_size=10**12, total_steps=10**12, eval_interval=0)
+    trainer = AACTrainer(args=args, env=Cues)
+    with pytest.raises(MemoryError, match=r"replay_size \(1,000,000,000,000\) will take .* GiB"):
+        trainer.train()
+
+
+def test_agents_with_names_of_their_own_in_the_evaluation():
+    """Vectors that name agents are kept for them, too."""
+    trainer = AACTrainer(
+        args=short(id_embedding=2, eval_episodes=1), env=Cues, eval_env=lambda: Cues(num_agents=5)
+    )
+    assert "eval/agent_4/return_mean" in trainer.evaluate()
