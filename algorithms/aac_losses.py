@@ -167,14 +167,6 @@ def own_and_others(actions: Tensor, team_reward: bool) -> tuple[Tensor, Tensor]:
     return actions, actions if team_reward else actions.detach()
 
 
-def joint_actions(own: Tensor, others: Tensor) -> Tensor:
-    """[B, N, N, A]: for each agent i the joint action with ``own`` at i and ``others`` elsewhere,
-    for critics that read one joint action (for example the concatenation of all)."""
-    count = own.shape[1]
-    itself = torch.eye(count, dtype=torch.bool, device=own.device)[None, :, :, None]
-    return torch.where(itself, own[:, None], others[:, None])
-
-
 def pathwise_actor_loss(
     q: Tensor, log_probs: Tensor, temperature: Tensor | float, mask: Tensor | None = None
 ) -> Tensor:

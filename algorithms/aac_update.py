@@ -239,11 +239,11 @@ class AACLearner:
         seen, actions, present = (
             values[:_ATTENTION_SAMPLES] for values in (rows.seen, rows.actions, rows.present)
         )
-        reach = None if critic.others.neighbourhood is None else critic.others.neighbourhood
+        nearby = critic.others.neighbourhood
         return figures.attention_figures(
             critic.attention_weights(seen, actions, present),
             present,
-            reach=None if reach is None else reach.num_neighbours,
+            reach=None if nearby is None else nearby.num_neighbours,
         )
 
 

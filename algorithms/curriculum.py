@@ -54,9 +54,3 @@ def make_stages(curriculum: Sequence[Mapping[str, Any]] | None) -> list[Stage]:
         begin = float(until)
         stages.append(Stage(begin, {k: v for k, v in entry.items() if k != "until"}))
     return stages
-
-
-def stage_at(stages: Sequence[Stage], progress: float) -> int:
-    """The number of the stage at a progress in [0, 1]."""
-    ahead = (number for number, stage in enumerate(stages) if progress < stage.until)
-    return next(ahead, len(stages) - 1)

@@ -165,22 +165,6 @@ def mixed_values(learned: Tensor, guidance: Tensor, weight: float) -> Tensor:
     return (1 - weight) * learned + weight * guidance
 
 
-def mixed_advantages(learned: Tensor, guidance: Tensor, log_probs: Tensor, weight: float) -> Tensor:
-    """``(1 - w) A_i(a) + w (G_i(a) - sum_b pi_i(b) G_i(b))``, without a graph.
-
-    Args:
-        learned: [B, N, A] advantages of all actions.
-        guidance: [B, N, A] guidance values, of unit spread.
-        log_probs: [B, N, A] of the current policies.
-        weight: w.
-
-    Raises:
-        ValueError: when ``weight`` is not between 0 and 1.
-    """
-    _check_weight(weight)
-    return (1 - weight) * learned.detach() + weight * advantages(guidance, log_probs)
-
-
 def logit_gradients(log_probs: Tensor, values: Tensor, actions: Tensor | None = None) -> Tensor:
     """Gradient of an actor's objective by its logits, in closed form and without a backward pass.
 

@@ -114,13 +114,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._tree.set(serials[held] % self.ring.capacity, values)
         self._largest = max(self._largest, float(values.max(initial=0.0)))
 
-    @property
-    def priorities(self) -> NDArray[np.float64]:
-        """[n], of the steps that are held, in no order."""
-        return self._tree.values[self.ring.recorded]
-
     def held_priorities(self) -> NDArray[np.float64]:
-        """[n], priorities of the steps that are held, for the log."""
+        """[n], priorities of the steps that are held, in no order."""
         return self._tree.values[self.ring.recorded]
 
     @override

@@ -188,7 +188,7 @@ class TestTheRest:
 
     def test_priorities_of_an_empty_buffer(self):
         buffer = PrioritizedReplayBuffer(8, ReplayLayout(num_agents=2))
-        assert diagnostics.priority_figures(buffer.priorities) == {}
+        assert diagnostics.priority_figures(buffer.held_priorities()) == {}
 
     def test_guidance(self):
         """(3, 4) and (4, 3) at the agent that is there: 24 / 25. Values 1 and 5 spread by 2."""

@@ -9,6 +9,7 @@ import torch
 
 from marlogue.algorithms import aac_losses as losses
 from marlogue.algorithms import aac_targets as targets
+from tests.support.teams import joint_actions
 
 NAN, INF = math.nan, math.inf
 
@@ -208,7 +209,7 @@ class TestContinuousActors:
 
         def q(team_reward):
             own, others = losses.own_and_others(actions, team_reward)
-            joint = losses.joint_actions(own, others)
+            joint = joint_actions(own, others)
             return own[..., 0] * joint[..., 0].sum(-1)
 
         losses.pathwise_actor_loss(q(False), zeros, 0.0).backward()
@@ -226,7 +227,7 @@ class TestContinuousActors:
             actions = means + spreads[..., None]
             log_probs = -spreads.log()
             own, others = losses.own_and_others(actions, team_reward)
-            joint = losses.joint_actions(own, others)[..., 0]
+            joint = joint_actions(own, others)[..., 0]
             q = joint[..., 0] * 2 - (joint.sum(-1) - 1).square()
             if team_reward:
                 loss = losses.team_pathwise_actor_loss(q.mean(-1), log_probs, 0.2)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from marlogue.algorithms import aac_losses as losses
 from marlogue.algorithms.guidance import logit_gradients, mixed_values
+from tests.support.teams import joint_actions
 
 ALPHA = 0.3
 LOGITS = torch.tensor([[0.2, -0.5, 0.9], [-0.3, 0.4, 0.1]], dtype=torch.float64)
@@ -135,7 +136,7 @@ def test_pathwise_gradients_agree_with_the_exact_one(team_reward):
             actions = (params[0] + params[1].exp() * noise)[None, :, None]
             log_probs = (-params[1] - noise.square() / 2)[None]
             own, others = losses.own_and_others(actions, team_reward)
-            joint = losses.joint_actions(own, others)[..., 0]
+            joint = joint_actions(own, others)[..., 0]
             q = reward(joint[..., 0], joint[..., 1])
             if team_reward:
                 loss = losses.team_pathwise_actor_loss(q.mean(-1), log_probs, ALPHA)

@@ -11,6 +11,7 @@ import torch
 
 from marlogue.agents.rules import check_fields
 from marlogue.algorithms import guidance as g
+from marlogue.algorithms.aac_losses import advantages
 from marlogue.algorithms.annealing import Anneal, AnnealLike, annealed, as_anneal
 
 
@@ -78,10 +79,12 @@ class TestSpread:
 
 class TestMixing:
     def test_by_hand(self):
-        """pi = (1/4, 3/4), G = (8, 4), so centred (3, -1); A = (1, 0): 0.3 A + 0.7 (3, -1)."""
+        """pi = (1/4, 3/4), G = (8, 4), so centred (3, -1); A = (1, 0), centred (3/4, -1/4):
+        0.3 (3/4, -1/4) + 0.7 (3, -1)."""
         log_probs = doubles([[[0.25, 0.75]]]).log()
-        found = g.mixed_advantages(doubles([[[1.0, 0.0]]]), doubles([[[8.0, 4.0]]]), log_probs, 0.7)
-        assert found.flatten().tolist() == pytest.approx([2.4, -0.7])
+        mixed = g.mixed_values(doubles([[[1.0, 0.0]]]), doubles([[[8.0, 4.0]]]), 0.7)
+        found = advantages(mixed, log_probs)
+        assert found.flatten().tolist() == pytest.approx([2.325, -0.775])
 
     def test_the_ends_are_pure(self):
         learned, guidance = doubles([1.0, 2.0]), doubles([5.0, 7.0])

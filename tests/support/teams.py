@@ -40,3 +40,10 @@ def batch_of(team: TeamSpec, batch_size: int, seed: int = 0) -> tuple[Tensor, Te
     if team.discrete:
         return seen, (noise[..., 0] * sizes).long()
     return seen, (2 * noise - 1) * team.action_mask()
+
+
+def joint_actions(own: Tensor, others: Tensor) -> Tensor:
+    """[B, N, N, A]: for each agent i the joint action, ``own`` at i and ``others`` elsewhere."""
+    count = own.shape[1]
+    itself = torch.eye(count, dtype=torch.bool, device=own.device)[None, :, :, None]
+    return torch.where(itself, own[:, None], others[:, None])
