@@ -13,6 +13,7 @@ SHELL := /bin/bash
 # Other libraries, in groups that can be installed side by side: an extra of this name brings a group,
 # constraints/GROUP.txt pins it, and these import names must be there, or its tests fail.
 groups := together benchmarl rllib agilerl
+needed := mpe2 pettingzoo.sisl magent2
 needed_together := sb3_contrib torchrl trl verifiers openenv textarena gem
 needed_benchmarl := benchmarl torchrl
 needed_rllib := ray
@@ -74,7 +75,7 @@ quickstart: $(weights)
 	@$(py) -m marlogue train --config examples/quickstart.yaml $(ARGS)
 
 test: $(weights)
-	@$(py) -m pytest $(ARGS)
+	@MARLOGUE_REQUIRED_LIBRARIES="$(needed)" $(py) -m pytest $(ARGS)
 
 define group_rules
 $(VENV)-$(1)/.installed-$(here): setup.cfg setup.py pyproject.toml constraints/$(1).txt

@@ -10,6 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Se
 
 from marlogue.agents import TeamSpec
 from marlogue.envs import UnicodeText
+from tests.support.libraries import needs
 
 
 def vector(size, **kwargs):
@@ -105,8 +106,8 @@ def test_masks_in_infos():
 @pytest.mark.parametrize("continuous", [False, True])
 def test_a_real_environment(continuous):
     """One kind of agent in mpe2's simple_spread, two in simple_tag."""
-    spread = pytest.importorskip("mpe2.simple_spread_v3")
-    tag = pytest.importorskip("mpe2.simple_tag_v3")
+    spread = needs("mpe2.simple_spread_v3")
+    tag = needs("mpe2.simple_tag_v3")
     env = spread.parallel_env(continuous_actions=continuous)
     team = TeamSpec.of(env)
     assert team.types == (0, 0, 0)

@@ -12,6 +12,7 @@ import pytest
 from marlogue.algorithms.team_vector import make_team_vector
 from tests.support import team_faults
 from tests.support.command_line import ROOT
+from tests.support.libraries import needs
 from tests.support.team_envs import Shift, assert_equal, played
 
 ACT = np.zeros((2, 3), np.int64)
@@ -23,7 +24,7 @@ def test_same_rollouts(discrete):
 
 
 def test_same_rollouts_of_mpe2():
-    simple_spread_v3 = pytest.importorskip("mpe2.simple_spread_v3")
+    simple_spread_v3 = needs("mpe2.simple_spread_v3")
     settings = {"num_envs": 3, "env_kwargs": {"N": 2, "max_cycles": 8}, "with_state": True}
     make = simple_spread_v3.parallel_env
     with make_team_vector(make, **settings, backend="subprocess", num_workers=2) as vector:

@@ -10,6 +10,7 @@ from marlogue.algorithms.streams import TRAIN, derived_seed
 from marlogue.algorithms.team_vector import make_team_vector
 from marlogue.envs import pursuit_v0, spread_v0
 from marlogue.wrappers import Subteam
+from tests.support.libraries import needs
 
 # Module, what its environment is made with, and the expected team: N, D, A, number of types.
 SPREAD = ("mpe2.simple_spread_v3", {"N": 2, "max_cycles": 6}, (2, 12, 5, 1))
@@ -36,7 +37,7 @@ LEAVE_EARLY = [WALKERS, ARMS]
 def maker(module, settings):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the module that holds the factory
-        found = pytest.importorskip(module, exc_type=ImportError)
+        found = needs(module)
     return lambda: found.parallel_env(**settings)
 
 

@@ -8,6 +8,7 @@ import pytest
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 from marlogue.envs import pursuit_v0
+from tests.support.libraries import needs
 
 LEFT, RIGHT, UP, DOWN, STAY = range(5)
 
@@ -51,7 +52,7 @@ def put(theirs, ours):
     ],
 )
 def test_plays_as_sisl(settings):
-    sisl = pytest.importorskip("pettingzoo.sisl.pursuit_v5", exc_type=ImportError)
+    sisl = needs("pettingzoo.sisl.pursuit_v5")
     common = {"max_cycles": 50, "tag_reward": 0.0, **settings}
     replays = {} if settings.get("freeze_evaders") else {"evader_controller": Replays()}
     theirs = sisl.parallel_env(

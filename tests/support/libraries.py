@@ -1,7 +1,6 @@
 """Optional libraries in tests: skipped where they are missing, unless they were promised."""
 
 import importlib
-import importlib.util
 import os
 from typing import Any
 
@@ -16,6 +15,10 @@ def needs(library: str) -> Any:
     `MARLOGUE_REQUIRED_LIBRARIES` lists, separated by spaces, the import names that this
     environment must have: continuous integration sets it, so that nothing is skipped unnoticed.
     """
-    if importlib.util.find_spec(library.split(".")[0]) is None and library not in PROMISED:
+    promised = any(library == name or library.startswith(f"{name}.") for name in PROMISED)
+    try:
+        return importlib.import_module(library)
+    except ImportError:
+        if promised:
+            raise
         pytest.skip(f"{library} is not installed", allow_module_level=True)
-    return importlib.import_module(library)
