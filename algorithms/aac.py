@@ -15,10 +15,10 @@ from marlogue.agents.teams import TeamSpec
 from marlogue.algorithms.aac_acting import ActingTeam, Explorer
 from marlogue.algorithms.aac_config import AACConfig, plain
 from marlogue.algorithms.aac_diagnostics import MOST_NAMED, floats, schedule_figures
-from marlogue.algorithms.aac_evaluation import TOGETHER, evaluation_figures, play_episodes
+from marlogue.algorithms.aac_evaluation import evaluated
 from marlogue.algorithms.aac_memory import Memory, Statistics
 from marlogue.algorithms.aac_networks import AACNetworks, check_attention
-from marlogue.algorithms.aac_pictures import left_in, watch_for
+from marlogue.algorithms.aac_pictures import left_in
 from marlogue.algorithms.aac_saving import load_networks, save_networks
 from marlogue.algorithms.aac_update import AACLearner
 from marlogue.algorithms.annealing import as_anneal
@@ -33,7 +33,7 @@ from marlogue.algorithms.running import (
     checked_logdir,
     saved_on_failure,
 )
-from marlogue.algorithms.streams import ACT, DRAW, EVAL, NETWORKS, REPLAY, derived_seed
+from marlogue.algorithms.streams import ACT, DRAW, NETWORKS, REPLAY, derived_seed
 from marlogue.algorithms.team_checks import check_whole
 from marlogue.algorithms.team_guidance import Guidance
 from marlogue.algorithms.team_vector import TeamVector, make_team_vector
@@ -262,23 +262,15 @@ class AACTrainer:
             chosen = copier(chosen)()  # the training may be in the middle of an episode of it
         episodes = args.eval_episodes if episodes is None else episodes
         check_whole("episodes", episodes, 1)
-        with make_team_vector(
+        metrics, watch = evaluated(
             chosen,
-            num_envs=min(episodes, TOGETHER),
-            seed=args.seed,
-            stream=EVAL,
+            args,
+            self.networks,
+            self.statistics,
+            episodes=episodes,
             env_kwargs=kwargs,
-        ) as vector:
-            networks = self.networks.for_team(vector.team)
-            prepare = self.statistics.for_team(args, vector.team).preparation()
-            seed = derived_seed(args.seed, EVAL)
-            players = ActingTeam(networks.actors, vector.num_envs, prepare.observations, seed)
-            watch = None
-            if self.logdir is not None:
-                watch = watch_for(args, networks, players, self.steps)
-            greedy = args.eval_greedy or args.deterministic
-            ended = play_episodes(vector, players, episodes, greedy=greedy, watch=watch)
-        metrics = evaluation_figures(ended, networks.team.agents)
+            watched_after=None if self.logdir is None else self.steps,
+        )
         pictures = {}
         if watch is not None and self.logdir is not None:
             pictures = left_in(self.logdir, watch, self.steps)
