@@ -185,8 +185,11 @@ class AACLearner:
     def _move_level(self, errors: Tensor, mask: Tensor, weights: Tensor) -> None:
         """Move the level of all values, which the fast and the slow critic share. It gets to where
         rewards put it long before the networks would, which learn the differences then. Weights
-        [R] count as in the critic's loss, or the two would pull against each other."""
-        networks = self.networks
+        [R] and ``huber`` count as in the critic's loss, or the two would pull against each other.
+        """
+        networks, bound = self.networks, self.args.huber
+        if bound is not None:
+            errors = errors.clamp(-bound, bound)
         error = masked_mean(errors, mask, weights)
         share = masked_mean(torch.ones_like(errors), mask, weights).clamp(min=1e-8)
         networks.critic.level.add_(_LEVEL_RATE * error / share)

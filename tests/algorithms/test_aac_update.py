@@ -264,12 +264,36 @@ def test_guidance_alone_pulls_along_its_slope():
     batch = transitions(team, guidance=guidance)
     learner = AACLearner(args, networks, Preparation(), seed=5)
     for _ in range(60):
-        updated = learner.update(batch, guidance_weight=1.0)
+        learner.update(batch, guidance_weight=1.0)
     policy, _ = networks.actors(batch.observations, available=batch.available)
     best = policy.probs[..., 1]
     best[2, 0] = 1.0  # not available there
     assert (best[batch.present] > 0.9).all()
-    assert "guidance/cosine" in learner.update(batch, 1.0).figures or updated.figures
+    told = [learner.update(batch, 1.0).figures for _ in range(10)]  # every tenth tells all
+    assert sum("guidance/cosine" in figures for figures in told) == 1
+
+
+def test_the_level_rests_where_the_loss_does():
+    """One reward of 30 among zeros that nothing tells apart: the mean is 5, but the loss beyond
+    ``huber`` is linear. A level that went for the mean would rise for good, and the networks sink.
+    """
+    args = config(huber=1.0, agent_learning_rate=0.0, critic_learning_rate=1e-3)
+    team, networks = made(args)
+    batch = transitions(team, leaver=False)
+    alike = {
+        name: getattr(batch, name)[:1].expand_as(getattr(batch, name))
+        for name in ("observations", "actions", "available")
+    }
+    rewards = torch.zeros(B, N)
+    rewards[-1] = 30.0
+    batch = batch._replace(
+        rewards=rewards, discounts=torch.zeros(B, N), weights=torch.ones(B), **alike
+    )
+    learner = AACLearner(args, networks, Preparation(), seed=5)
+    for _ in range(201):
+        updated = learner.update(batch)
+    assert abs(float(networks.critic.level)) < 2
+    assert updated.figures["critic/q_mean"] == pytest.approx(0.2, abs=0.1)  # 5 q = 1
 
 
 def test_recurrent_rows_are_what_play_reaches():
