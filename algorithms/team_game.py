@@ -135,8 +135,7 @@ class Game:
                 guidance = self.guide(self.state, given, self.infos, actions, acted, self.number)
             observations, rewards, terminations, truncations, infos = self.env.step(given)
             earned = self._rewards(rewards, acting)
-            terminated, truncated = self._leavers(acted, terminations, truncations)
-            left = terminated | truncated
+            terminated, truncated, left = self._leavers(acted, terminations, truncations)
             after = self._view(observations, infos, left, truncated)
             self._check_leavers(acted & ~(self.present | left))
         self.length += 1
@@ -234,15 +233,16 @@ class Game:
 
     def _leavers(
         self, acted: Flags, terminations: Mapping[str, Any], truncations: Mapping[str, Any]
-    ) -> tuple[Flags, Flags]:
-        """[N] each: those that acted and terminated, and those that were cut off instead."""
+    ) -> tuple[Flags, Flags, Flags]:
+        """[N] each: those that acted and terminated, those that were cut off instead, and all that
+        are over, also those that were before (some environments go on naming them)."""
         if not any(terminations.values()) and not any(truncations.values()):
-            return self._nobody.copy(), self._nobody.copy()
+            return self._nobody.copy(), self._nobody.copy(), self._nobody
         ended, cut = (
             np.array([bool(flags.get(agent, False)) for agent in self.names], np.bool_)
             for flags in (terminations, truncations)
         )
-        return acted & ended, acted & cut & ~ended
+        return acted & ended, acted & cut & ~ended, ended | cut
 
     def _check_leavers(self, vanished: Flags) -> None:
         if vanished.any():

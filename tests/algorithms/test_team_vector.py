@@ -81,6 +81,25 @@ def test_after_holds_what_the_environment_showed():
         view, over = step.view, step.over[0]
 
 
+class Lingering(Shift):
+    """Goes on to name those that are over, and to say so in every step."""
+
+    def step(self, actions):
+        self.agents = list(actions)
+        shown, rewards, terminated, truncated, infos = super().step(actions)
+        over = [a for a in ("ann", "bob") if a not in self.agents] if self.agents else []
+        self.agents = [*self.agents, *over]
+        return shown, rewards, {**terminated, **dict.fromkeys(over, True)}, truncated, infos
+
+
+def test_who_is_over_does_not_come_back():
+    """Bob leaves after two steps, whether or not he is named after that."""
+    assert_equal(
+        played(make_team_vector(Lingering, num_envs=2), 20),
+        played(make_team_vector(Shift, num_envs=2), 20),
+    )
+
+
 def test_streams_and_environments_differ():
     seeds = {
         (stream, env): make_team_vector(Shift, num_envs=2, stream=stream).reset().observations[env]
