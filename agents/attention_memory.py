@@ -137,8 +137,8 @@ def memory_plan(need: CriticMemory, device: torch.device, limit: int | None, ove
     raise MemoryError(
         f"a pass of the critic over {need.batch_size} samples would take about "
         f"{_mib(need.total)} MiB (attention {_mib(need.attention)}), more than the limit of "
-        f"{_mib(limit)} MiB. Set fewer query agents (queries), attention='linear' or 'local', a "
-        "smaller batch or overflow='recompute', or raise memory_limit."
+        f"{_mib(limit)} MiB. Set fewer query agents (num_queries), attention='linear' or 'local', "
+        "a smaller batch or overflow='recompute', or raise memory_limit."
     )
 
 
