@@ -242,7 +242,8 @@ class AACTrainer:
     ) -> dict[str, float]:
         """Play episodes, with the same seeds every time.
 
-        Neither weights nor random numbers of the training are touched.
+        Neither weights nor random numbers of the training are touched. Without arguments it is one
+        of the run's own evaluations: logged, its attention kept, shown to callbacks.
 
         Args:
             env: another environment than the trainer's, for instance with more agents; the
@@ -256,6 +257,7 @@ class AACTrainer:
             each agent.
         """
         args = self.args
+        of_run = env is None and episodes is None and not env_kwargs
         chosen = next(one for one in (env, self.eval_env, self.env) if one is not None)
         kwargs = {**(self.stages[-1].env_kwargs if chosen is self.env else {}), **env_kwargs}
         if chosen is self.env and isinstance(chosen, ParallelEnv):
@@ -269,8 +271,10 @@ class AACTrainer:
             self.statistics,
             episodes=episodes,
             env_kwargs=kwargs,
-            watched_after=None if self.logdir is None else self.steps,
+            watched_after=self.steps if of_run and self.logdir is not None else None,
         )
+        if not of_run:
+            return metrics
         pictures = {}
         if watch is not None and self.logdir is not None:
             pictures = left_in(self.logdir, watch, self.steps)

@@ -198,6 +198,15 @@ class TestFolders:
             rows = list(csv.DictReader(file))
         assert sum(bool(row["eval/team/return_mean"]) for row in rows) == len(steps)
 
+    def test_an_evaluation_of_something_else_leaves_the_run_as_it_is(self, tmp_path):
+        trainer = AACTrainer(args=short(id_embedding=0), env=Cues, logdir=tmp_path)
+        trainer.evaluate()
+        (path,) = list_traces(tmp_path).values()
+        trainer.evaluate(num_agents=5)
+        trainer.evaluate(episodes=1)
+        assert list(list_traces(tmp_path).values()) == [path]
+        assert AttentionTrace.load(path).names == trainer.team.agents
+
     def test_attention_of_a_team_that_remembers_and_shrinks(self, tmp_path):
         for env, changes in ((Memory, {"actor_trunk": "gru"}), (Leavers, {})):
             folder = tmp_path / env.__name__
