@@ -34,6 +34,7 @@ from marlogue.algorithms.running import (
     saved_on_failure,
 )
 from marlogue.algorithms.streams import ACT, DRAW, NETWORKS, REPLAY, derived_seed
+from marlogue.algorithms.team_backends import check_backend
 from marlogue.algorithms.team_checks import check_whole
 from marlogue.algorithms.team_guidance import Guidance
 from marlogue.algorithms.team_vector import TeamVector, make_team_vector
@@ -78,6 +79,7 @@ class AACTrainer:
         networks: actors, critic and their slow copies.
         steps: joint actions taken so far.
         updates: updates so far.
+        restarts: workers that died and were replaced, in the stages that are over.
 
     Raises:
         ValueError, TypeError: an argument is missing or does not fit; the message names it.
@@ -100,6 +102,7 @@ class AACTrainer:
             raise TypeError(f"args (a {type(args).__name__}) must be an AACConfig.")
         self.callbacks = checked_callbacks(callbacks)
         self.logdir = checked_logdir(logdir)
+        check_backend(args.env_backend, args.num_workers, args.num_envs)
         self.env, self.eval_env, self.guidance = env, eval_env, guidance
         self.stages = make_stages(curriculum)
         self.steps = 0
@@ -136,6 +139,7 @@ class AACTrainer:
         self._explorer = Explorer(args, self.team.discrete)
         self._memory: Memory | None = None
         self._remembered_from = 0  # steps at which the memory was empty
+        self.restarts = 0
         self._begun: int | list[int] = 0  # the episode that each environment begins next
         self._evaluations = 0
 
@@ -193,6 +197,7 @@ class AACTrainer:
                 self.reporter.env_step = self.steps
                 self.reporter.report([])
             self._begun = vector.next_episodes
+            self.restarts += vector.restarts
 
     def _step(self, vector: TeamVector, players: ActingTeam, view: TeamView) -> TeamView:
         """One joint action in every environment."""
@@ -294,7 +299,7 @@ class AACTrainer:
             seed=args.seed,
             guidance=self.guidance,
             env_kwargs=stage.env_kwargs,
-            max_restarts=args.max_restarts,
+            max_restarts=args.max_restarts - self.restarts,
         )
 
     def _enter(self, team: TeamSpec) -> None:

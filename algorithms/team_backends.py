@@ -17,10 +17,8 @@ Backend = Literal["serial", "subprocess", "ray"]
 BACKENDS: tuple[Backend, ...] = ("serial", "subprocess", "ray")
 
 
-def workers_for(
-    backend: Backend, job: Job, num_workers: int | None, num_envs: int
-) -> tuple[Workers, int]:
-    """The backend, and the number of its workers.
+def check_backend(backend: Backend, num_workers: int | None, num_envs: int) -> None:
+    """See that there can be such workers, before any is made.
 
     Raises:
         ValueError: when an argument is not as it must be.
@@ -36,6 +34,19 @@ def workers_for(
                 f"num_workers ({num_workers}) must be at most num_envs ({num_envs}), and 1 with "
                 f'the backend "serial"; the backend is "{backend}".'
             )
+    if backend == "ray":
+        import marlogue.algorithms.team_ray  # noqa: F401  # says how to install it
+
+
+def workers_for(
+    backend: Backend, job: Job, num_workers: int | None, num_envs: int
+) -> tuple[Workers, int]:
+    """The backend, and the number of its workers.
+
+    Raises:
+        ValueError, ImportError: see :func:`check_backend`.
+    """
+    check_backend(backend, num_workers, num_envs)
     if backend == "serial":
         return LocalWorkers(job), 1
     if backend == "subprocess":

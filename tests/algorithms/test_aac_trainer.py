@@ -302,6 +302,10 @@ class TestRefusals:
         with pytest.raises(ValueError, match="guidance gave an array of shape"):
             AACTrainer(args=short(), env=Cues, guidance=short_of_one).train()
 
+    def test_workers_that_there_cannot_be(self):
+        with pytest.raises(ValueError, match=r"num_workers \(2\) must be at most"):
+            AACTrainer(args=short(num_workers=2), env=Cues)
+
     def test_curricula(self):
         assert [s.until for s in make_stages([{"until": 0.25, "n": 1}, {"n": 2}])] == [0.25, 1.0]
         stages = make_stages([{"until": 0.25}, {"until": 0.5}, {}])
