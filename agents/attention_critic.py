@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -12,19 +11,19 @@ from torch.utils.checkpoint import checkpoint
 
 from marlogue.agents.attention import rows_of
 from marlogue.agents.attention_memory import CriticMemory, memory_plan
-from marlogue.agents.critic_inputs import check_inputs, random_queries
-from marlogue.agents.dueling import dueling_values
-from marlogue.agents.mixing import TeamHeadName, make_team_head
+from marlogue.agents.critic_base import VectorCriticBase
+from marlogue.agents.critic_inputs import check_inputs
+from marlogue.agents.mixing import TeamHeadName
 from marlogue.agents.mlp import Activation, GroupedMLP
 from marlogue.agents.neighbourhoods import Neighbourhood
 from marlogue.agents.others import AttentionName, OthersMixer
-from marlogue.agents.sharing import Sharing, SharingName, TeamModule
+from marlogue.agents.sharing import Sharing, SharingName
 from marlogue.agents.teams import TeamSpec
 
 OverflowName = Literal["error", "recompute"]
 
 
-class AttentionCritic(TeamModule):
+class AttentionCritic(VectorCriticBase):
     """Q of each agent's actions, given what all agents see and what the others do (Iqbal and Sha
     2019, "Actor-Attention-Critic for Multi-Agent Reinforcement Learning")::
 
@@ -63,14 +62,9 @@ class AttentionCritic(TeamModule):
 
     Shapes: B samples, N agents, M query agents, D and A as in `TeamSpec`.
 
-    Attributes:
-        level: a number in all values, not learnt by gradients; whoever trains the critic moves it.
-
     Raises:
         ValueError: for arguments that contradict each other or are out of range.
     """
-
-    level: Tensor
 
     def __init__(
         self,
@@ -103,28 +97,29 @@ class AttentionCritic(TeamModule):
         self.memory_limit, self.overflow = memory_limit, overflow
         D, A = team.observation_size, team.action_size
 
-        def network(sizes: Sequence[int], last_activation: bool, gain: float = 1.0) -> GroupedMLP:
+        def encoder(inputs: int) -> GroupedMLP:
             return GroupedMLP(
-                sizes,
+                [self.sharing.width(inputs), *[hidden_size] * encoder_layers],
                 num_groups=self.sharing.num_groups,
                 activation=activation,
-                last_activation=last_activation,
+                last_activation=True,
                 layer_norm=layer_norm,
-                last_gain=gain,
                 generator=generator,
             )
 
-        encoder = [hidden_size] * encoder_layers
-        self.own_encoder = network([self.sharing.width(D), *encoder], True)
-        self.other_encoder = network([self.sharing.width(D + A), *encoder], True)
+        self.own_encoder = encoder(D)
+        self.other_encoder = encoder(D + A)
         self.others = OthersMixer(hidden_size, num_heads, attention, neighbourhood, generator)
-        read = 2 * hidden_size + (0 if team.discrete else A)
-        told = 1 + A if team.discrete else 1
-        # Actions begin almost alike: nobody should have to unlearn preferences drawn by chance.
-        gain = 0.1 if team.discrete else 1.0
-        self.head = network([read, *[hidden_size] * head_layers, told], False, gain)
-        self.mixer = make_team_head(team_head, D, generator=generator)
-        self.register_buffer("level", torch.zeros(()))
+        self._make_heads(
+            2 * hidden_size,
+            hidden_size,
+            head_layers,
+            activation=activation,
+            layer_norm=layer_norm,
+            team_head=team_head,
+            seen=D,
+            generator=generator,
+        )
 
     def forward(
         self,
@@ -190,34 +185,12 @@ class AttentionCritic(TeamModule):
         own, others = self._encode(observations, actions, queries)
         return self.others.weights(own, others, observations, present, queries)
 
-    def team_value(
-        self, values: Tensor, observations: Tensor, present: Tensor | None = None
-    ) -> Tensor:
-        """The team's value [B] from values [B, N] of the actions taken; never falling in any of
-        them, with weights that depend on observations alone."""
-        total: Tensor = self.mixer(values, observations, present)
-        return total
-
     def own_encoding(self, observations: Tensor, queries: Tensor | None = None) -> Tensor:
         """e_i [B, M, hidden_size] of the query agents, for heads beside the critic's own; shapes
         as for `forward`."""
         seen = self.sharing.tokens([rows_of(observations, queries)], queries)
         own: Tensor = self.own_encoder(seen, groups=self.sharing.groups_of(queries))
         return own
-
-    def random_queries(
-        self,
-        num_queries: int,
-        batch_size: int,
-        *,
-        present: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """M different agents per sample, [B, M] long, drawn evenly; present ones first."""
-        device = self.exists.device
-        return random_queries(
-            self.team.num_agents, num_queries, batch_size, device, present, generator
-        )
 
     def memory(
         self, batch_size: int, *, num_queries: int | None = None, training: bool = True
@@ -253,15 +226,7 @@ class AttentionCritic(TeamModule):
         read = [own, mixed]
         if not self.team.discrete:
             read.append(rows_of(own_actions * self.exists, queries))
-        values = self.head(*read, groups=self.sharing.groups_of(queries))
-        exists = self.exists if queries is None else self.exists[queries]
-        if self.team.discrete:
-            values = dueling_values(values, exists, self.level)
-        else:
-            values = values + self.level
-        if present is not None:
-            values = values.masked_fill(~rows_of(present, queries).unsqueeze(-1), 0.0)
-        return values if self.team.discrete else values.squeeze(-1)
+        return self._judged(read, present, queries)
 
     def _encode(
         self, observations: Tensor, actions: Tensor, queries: Tensor | None

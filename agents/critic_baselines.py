@@ -6,14 +6,14 @@ from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from marlogue.agents.attention import rows_of
 from marlogue.agents.attention_critic import AttentionCritic
-from marlogue.agents.critic_inputs import check_inputs, random_queries
-from marlogue.agents.dueling import dueling_values
-from marlogue.agents.mixing import TeamHeadName, make_team_head
-from marlogue.agents.mlp import Activation, GroupedMLP, activation_named, uniform_parameter
+from marlogue.agents.critic_base import VectorCriticBase
+from marlogue.agents.critic_inputs import check_inputs
+from marlogue.agents.mixing import TeamHeadName
+from marlogue.agents.mlp import Activation, activation_named, uniform_parameter
 from marlogue.agents.sharing import Sharing, SharingName
 from marlogue.agents.teams import TeamSpec
 
@@ -27,7 +27,7 @@ class MeanPoolCritic(AttentionCritic):
         super().__init__(team, attention="mean", **arguments)
 
 
-class ConcatCritic(nn.Module):
+class ConcatCritic(VectorCriticBase):
     """Q_i = f(all observations, the actions of the others, who i is): the centralised critic of
     Lowe et al. 2017 (MADDPG), with its weights shared.
 
@@ -45,9 +45,6 @@ class ConcatCritic(nn.Module):
         generator: source of the initial weights.
     """
 
-    exists: Tensor
-    level: Tensor  # as of AttentionCritic
-
     def __init__(
         self,
         team: TeamSpec,
@@ -59,11 +56,9 @@ class ConcatCritic(nn.Module):
         activation: Activation = "leaky_relu",
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(team, Sharing(team, sharing, generator=generator))
         if head_layers < 1:
             raise ValueError(f"head_layers ({head_layers}) must be at least 1.")
-        self.team = team
-        self.sharing = Sharing(team, sharing, generator=generator)
         N, D, A, h = team.num_agents, team.observation_size, team.action_size, hidden_size
         bound = (N * (D + A)) ** -0.5
         self.seen = uniform_parameter((h, N * D), bound, generator)
@@ -71,17 +66,15 @@ class ConcatCritic(nn.Module):
         self.who = uniform_parameter((N, h), D**-0.5, generator)
         self.own_seen = uniform_parameter((h, D), D**-0.5, generator)
         self.activation = activation_named(activation)
-        width = h + (0 if team.discrete else A)
-        self.head = GroupedMLP(
-            [width, *[h] * head_layers, 1 + A if team.discrete else 1],
-            num_groups=self.sharing.num_groups,
+        self._make_heads(
+            h,
+            h,
+            head_layers,
             activation=activation,
-            last_gain=0.1 if team.discrete else 1.0,  # as for AttentionCritic
+            team_head=team_head,
+            seen=D,
             generator=generator,
         )
-        self.mixer = make_team_head(team_head, D, generator=generator)
-        self.register_buffer("level", torch.zeros(()))
-        self.register_buffer("exists", team.action_mask(), persistent=False)
 
     def for_team(self, team: TeamSpec) -> Self:
         """The critic itself, for the team that it was made for.
@@ -120,36 +113,7 @@ class ConcatCritic(nn.Module):
         if not self.team.discrete:
             taken = (actions if own_actions is None else own_actions) * self.exists
             read = torch.cat([read, rows_of(taken, queries)], -1)
-        values = self.head(read, groups=self.sharing.groups_of(queries))
-        exists = self.exists if queries is None else self.exists[queries]
-        if self.team.discrete:
-            values = dueling_values(values, exists, self.level)
-        else:
-            values = values + self.level
-        if present is not None:
-            values = values.masked_fill(~rows_of(present, queries).unsqueeze(-1), 0.0)
-        return values if self.team.discrete else values.squeeze(-1)
-
-    def team_value(
-        self, values: Tensor, observations: Tensor, present: Tensor | None = None
-    ) -> Tensor:
-        """The team's value [B] from values [B, N] of the actions taken."""
-        total: Tensor = self.mixer(values, observations, present)
-        return total
-
-    def random_queries(
-        self,
-        num_queries: int,
-        batch_size: int,
-        *,
-        present: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """M different agents per sample, [B, M] long; see `AttentionCritic.random_queries`."""
-        device = self.exists.device
-        return random_queries(
-            self.team.num_agents, num_queries, batch_size, device, present, generator
-        )
+        return self._judged([read], present, queries)
 
     def _terms(self, actions: Tensor) -> Tensor:
         """What each agent's action adds to the first layer, [B, N, h]."""
