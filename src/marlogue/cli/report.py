@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -20,7 +21,7 @@ _LINES = 20  # of progress, where there is no table
 TrainerT = TypeVar("TrainerT")
 
 
-class Report(Callback[TrainerT]):
+class Report(Callback[TrainerT], ABC):
     """Prints how the run goes: what it reaches before and after, and a few lines between.
 
     Subclasses say what is trained and measured.
@@ -42,17 +43,17 @@ class Report(Callback[TrainerT]):
         self._shown = 0
         self._started = time.monotonic()
 
+    @abstractmethod
     def trained(self, trainer: TrainerT) -> str:
         """What is going to be trained."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reached(self, metrics: Mapping[str, float]) -> str:
         """What an evaluation gave."""
-        raise NotImplementedError
 
+    @abstractmethod
     def evaluated(self, trainer: TrainerT) -> str:
         """What an evaluation plays."""
-        raise NotImplementedError
 
     def open(self, trainer: TrainerT) -> None:
         """Say what is going to be trained."""
