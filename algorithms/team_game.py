@@ -12,7 +12,7 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.agents.teams import TeamSpec
 from marlogue.algorithms.streams import derived_seed
-from marlogue.algorithms.team_guidance import Guidance, Guide, own_guidance
+from marlogue.algorithms.team_guidance import Guidance, Guide, own_guidance, state_or
 from marlogue.algorithms.team_views import EpisodeEnd, TeamView
 from marlogue.envs.callbacks import noted
 
@@ -93,7 +93,6 @@ class Game:
         self.episode = self.length = 0
         self.infos: Mapping[str, Any] = {}
         self.state: Any = None
-        self._has_state = True
 
     def begin(self, episode: int) -> TeamView:
         """Reset for an episode.
@@ -193,18 +192,11 @@ class Game:
         }
 
     def _state(self, observations: Mapping[str, Any]) -> NDArray[np.float32] | None:
-        if not self.job.with_state and self.guide is None:
-            return None
-        self.state = observations
-        if self._has_state:
-            try:
-                self.state = self.env.state()
-            except NotImplementedError:
-                if self.job.with_state:
-                    raise
-                self._has_state = False
         if not self.job.with_state:
+            if self.guide is not None:
+                self.state = state_or(self.env, observations)
             return None
+        self.state = self.env.state()
         state = np.array(self.state, np.float32).reshape(-1)
         bad = np.flatnonzero(~np.isfinite(state))
         if len(bad):

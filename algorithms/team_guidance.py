@@ -113,6 +113,14 @@ def own_guidance(env: Any) -> Guidance:
     )
 
 
+def state_or(env: Any, shown: Mapping[str, Any]) -> Any:
+    """The state of an environment; what it shows its agents, where it has none."""
+    try:
+        return env.state()
+    except NotImplementedError:
+        return shown
+
+
 def _half_ranges(team: TeamSpec) -> NDArray[np.float32]:
     """[N, A], units of the environment for one of the networks; zeros where there is no number."""
     scale = np.zeros((team.num_agents, team.action_size), np.float32)

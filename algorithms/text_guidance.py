@@ -7,7 +7,7 @@ from typing import Any
 
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
-from marlogue.algorithms.team_guidance import Guidance, own_guidance
+from marlogue.algorithms.team_guidance import Guidance, own_guidance, state_or
 from marlogue.envs.callbacks import callback_name, noted, require_callable, require_result
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.text_env import text_env_inside
@@ -85,10 +85,7 @@ class TextGuide:
 def _state(env: ParallelEnv, shown: Mapping[str, str]) -> Any:
     if text_env_inside(env) is not None:
         return dict(shown)  # its state is the same, run together in one text
-    try:
-        return env.state()
-    except NotImplementedError:
-        return dict(shown)
+    return state_or(env, dict(shown))
 
 
 def _by_agent(given: Any, live: list[str], name: str, where: str) -> dict[str, Any]:
