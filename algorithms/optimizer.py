@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import get_scheduler
 
 #: From training items seen to the factor of the learning rate.
 Schedule = Callable[[int], float]
+
+_RATE = "learning_rate"
 
 
 def make_schedule(name: str, warmup: int, total: int | None) -> Schedule:
@@ -74,6 +76,39 @@ class Optimizer:
         """Set the learning rate to the schedule's factor of the base."""
         for group in self.adamw.param_groups:
             group["lr"] = self.base_learning_rate * factor
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """AdamW's state by ``INDEX.NAME``, the index that of the parameter, and the learning rate
+        (an update that was broken off goes on with it)."""
+        tensors = {
+            f"{index}.{name}": value
+            for index, state in self.adamw.state_dict()["state"].items()
+            for name, value in state.items()
+        }
+        return {**tensors, _RATE: torch.tensor(self.learning_rate, dtype=torch.float64)}
+
+    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what :meth:`state_tensors` gave.
+
+        Raises:
+            ValueError: when it is the state of other parameters.
+        """
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            if key != _RATE:
+                index, _, name = key.partition(".")
+                state.setdefault(int(index), {})[name] = value
+        shapes = {index: part["exp_avg"].shape for index, part in state.items()}
+        own = {index: one.shape for index, one in enumerate(self.parameters) if index in shapes}
+        if shapes != own:
+            raise ValueError(
+                f"the saved state is that of an optimiser of other parameters ({len(shapes)}, here "
+                f"{len(self.parameters)}); build the trainer as the one that saved it."
+            )
+        groups = self.adamw.state_dict()["param_groups"]
+        self.adamw.load_state_dict({"state": state, "param_groups": groups})
+        for group in self.adamw.param_groups:
+            group["lr"] = tensors[_RATE].item()
 
     def step(self) -> float:
         """Apply and free the accumulated gradient.

@@ -77,10 +77,11 @@ class EpisodeState:
 
 def make_origin(item: Row, row: int | None) -> Origin:
     """Start from a row, which the caller must not change any more."""
-    return Origin(item, row, json.dumps({k: v for k, v in item.items() if _is_json(k, v)}))
+    return Origin(item, row, json.dumps({k: v for k, v in item.items() if is_json(k, v)}))
 
 
-def _is_json(key: Any, value: Any) -> bool:
+def is_json(key: Any, value: Any) -> bool:
+    """Whether JSON can express a field of a row."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
