@@ -30,8 +30,9 @@ class CriticSide:
         for sample in samples:
             self.values[sample.agent_idx].expect([sample])
 
-    def begin(self, groups: Sequence[Group], discount: float) -> dict[str, float]:
-        """Before the first agent's update: learn what is learnt from all groups together."""
+    def begin(self, groups: Sequence[Group], discount: float, update: int) -> dict[str, float]:
+        """Before the first agent's part of an update (its number names random numbers): learn what
+        is learnt from all groups together."""
         return {}
 
     def prepare(self, group: Group) -> None:
@@ -98,10 +99,9 @@ class JointCritic(CriticSide):
         self.batch_size = batch_size
         self.stream = stream
         self.one_value = one_value
-        self.updates = 0
 
     @override
-    def begin(self, groups: Sequence[Group], discount: float) -> dict[str, float]:
+    def begin(self, groups: Sequence[Group], discount: float, update: int) -> dict[str, float]:
         self.values[0].predict_waiting()
         teams: dict[int, dict[Joint, list[Sample]]] = {}
         for group in groups:
@@ -112,12 +112,11 @@ class JointCritic(CriticSide):
                     turn.setdefault(sample.joint, []).append(sample)
         metrics: dict[str, float] = {}
         for turn_idx in sorted(teams):
-            metrics |= self._learn(turn_idx, list(teams[turn_idx].values()))
-        self.updates += 1
+            metrics |= self._learn(turn_idx, list(teams[turn_idx].values()), update)
         return metrics
 
-    def _learn(self, turn_idx: int, teams: list[list[Sample]]) -> dict[str, float]:
-        stream = (*self.stream, self.updates, turn_idx)
+    def _learn(self, turn_idx: int, teams: list[list[Sample]], update: int) -> dict[str, float]:
+        stream = (*self.stream, update, turn_idx)
         steps = []
         for minibatch in minibatches(teams, self.batch_size, stream):
             steps.append(self._step(minibatch))

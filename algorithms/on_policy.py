@@ -37,6 +37,7 @@ from marlogue.algorithms.groups import Group, make_groups
 from marlogue.algorithms.items import EnvOrFactory, Items
 from marlogue.algorithms.judges import TrunkTerm
 from marlogue.algorithms.metrics import MetricsCallback
+from marlogue.algorithms.open_update import OpenUpdate
 from marlogue.algorithms.optimizer import Optimizer, make_schedule
 from marlogue.algorithms.reporter import Reporter
 from marlogue.algorithms.running import (
@@ -140,6 +141,7 @@ class OnPolicyTrainer(ABC):
             logging_steps=args.logging_steps,
         )
         self.buffers: list[list[Sample]] = [[] for _ in self.agents]
+        self._open_update: OpenUpdate | None = None
         self.updates = 0
         self._items_at_last_update = 0
         self._warn_of_truncated_sampling()
@@ -254,52 +256,64 @@ class OnPolicyTrainer(ABC):
         """Learn from the buffers of these agents, in order, and empty them."""
         if not agents:
             return
-        started = time.perf_counter()
         self._set_learning_rates()
         groups: list[Group] = []
         for agent in agents:
             stream = (self.args.seed, SHUFFLE, self.updates)
             groups += make_groups(agent, self.buffers[agent], self.args.batch_size, stream)
             self.buffers[agent] = []
+        self._open_update = OpenUpdate(groups)
+        self._finish_update()
+
+    def _finish_update(self) -> None:
+        """Learn what is left of the update that is under way, if there is one."""
+        update = self._open_update
+        if update is None:
+            return
+        started = time.perf_counter()
         models = [agent.model for agent in self.agents] + [c.model for c in self.critics]
         with update_mode(*models, checkpointing=self.args.gradient_checkpointing):
-            self.reporter.step(self.critic_side.begin(groups, self.args.discount))
-            for group in groups:
-                self._update_group(group)
-        for agent in agents:
+            if not update.begun:
+                discount = self.args.discount
+                self.reporter.step(self.critic_side.begin(update.groups, discount, self.updates))
+                update.begun = True
+            for group, number in update.remaining():
+                self._learn_minibatch(group, number)
+        for agent in update.agents:
             self.agents[agent].backend.sync(self.agents[agent].model)
+        self._open_update = None
         self.updates += 1
-        learnt = [sample for group in groups for sample in group.samples]
-        self.reporter.rate("update", learnt, started)
-        self.reporter.learnt(learnt)
+        self.reporter.rate("update", update.samples, started)
+        self.reporter.learnt(update.samples)
         self.reporter.report(self.buffers)
         self._hook("on_update")
 
-    def _update_group(self, group: Group) -> None:
-        """The update of one agent and turn.
+    def _learn_minibatch(self, group: Group, number: int) -> None:
+        """Step one agent's critic and actor, with a minibatch of one turn.
 
         The critic's step comes before the actor's: they share no parameters and every target and
         advantage is fixed, so the order changes nothing, and where the values have not been
         predicted yet they come with the critic's first forward pass.
         """
         prefix = f"{self.environments.agents[group.agent_idx]}/turn_{group.turn_idx + 1}"
+        minibatch = group.minibatches[number]
         try:
-            self.critic_side.prepare(group)
-            group.set_targets(self.args.discount)
-            for number, minibatch in enumerate(group.minibatches):
-                metrics = self.critic_side.step(group, minibatch)
-                if number == 0:
-                    group.set_advantages(self.args.advantage_normalization)
-                    if self.guide is not None:
-                        told = group.mix_guidance(self._guidance_weight)
-                        self.reporter.step(told, prefix)
-                        self.reporter.step(told, f"team/turn_{group.turn_idx + 1}")
-                metrics |= self.actors[group.agent_idx].step(minibatch)
-                self.reporter.step(metrics, prefix)
-                self.reporter.step(metrics, f"team/turn_{group.turn_idx + 1}")
+            if number == 0:
+                self.critic_side.prepare(group)
+                group.set_targets(self.args.discount)
+            metrics = self.critic_side.step(group, minibatch)
+            if number == 0:
+                metrics |= self._set_advantages(group)
+            metrics |= self.actors[group.agent_idx].step(minibatch)
         except FloatingPointError as error:
             error.add_note(f"while updating {prefix.replace('/', ', ')}")
             raise
+        self.reporter.step(metrics, prefix)
+        self.reporter.step(metrics, f"team/turn_{group.turn_idx + 1}")
+
+    def _set_advantages(self, group: Group) -> dict[str, float]:
+        group.set_advantages(self.args.advantage_normalization)
+        return {} if self.guide is None else group.mix_guidance(self._guidance_weight)
 
     # -- parts ------------------------------------------------------------------------------
 
