@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count, islice
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
@@ -62,10 +62,26 @@ class Items:
     def epochs(self) -> Iterator[Iterator[Item]]:
         """The epochs of the run, each an iterator over its items. Take an epoch's items before
         the next epoch."""
-        for _ in count() if self._max_steps is not None else range(self._epochs):
+        begun = 0 if self._order is None else self._order.epoch
+        for _ in count() if self._max_steps is not None else range(begun, self._epochs):
             if self._left == 0:
                 return
             yield self._epoch()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run stands; fit for JSON."""
+        order = None if self._order is None else self._order.state_dict()
+        return {"taken": self.taken, "order": order}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where other items of the same environment stood.
+
+        Raises:
+            ValueError: when they were in another order, or of other data.
+        """
+        if self._order is not None:
+            self._order.load_state_dict(state["order"])
+        self.taken = state["taken"]
 
     @property
     def _left(self) -> int | None:

@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 from marlogue.algorithms.metrics import MetricsCallback, called_back
 from marlogue.algorithms.run_log import RunLog
 from marlogue.algorithms.sample import Sample
+from marlogue.algorithms.sample_table import SampleTable
 
 
 class Reporter:
@@ -41,6 +42,7 @@ class Reporter:
         self.env_step = 0  # joint actions scored; the x-axis
         self._log: RunLog | None = None
         self._items: list[list[Sample]] = []  # not yet shown to the callback
+        self._resumed: tuple[Mapping[str, Any], SampleTable] | None = None
 
     @contextmanager
     def run(
@@ -56,6 +58,8 @@ class Reporter:
             config=config,
             num_transcripts=int(config["num_transcripts"]),
         )
+        if self._resumed is not None:
+            self._log.load_state_dict(*self._resumed)
         progress = tqdm(total=total, unit=unit, disable=None if verbose else True)
         try:
             yield progress
@@ -65,6 +69,20 @@ class Reporter:
                 self._log.write(self.env_step)
             self._log.close()
             self._log = None
+
+    def state_dict(self, table: SampleTable) -> dict[str, Any]:
+        """What was told and not yet written; fit for JSON, the samples go into the table."""
+        return {
+            "env_step": self.env_step,
+            "items": [table.add(samples) for samples in self._items],
+            "log": None if self._log is None else self._log.state_dict(table),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], table: SampleTable) -> None:
+        """Go on from what :meth:`state_dict` gave; the log does when the next run opens it."""
+        self.env_step = state["env_step"]
+        self._items = [table.get(numbers) for numbers in state["items"]]
+        self._resumed = None if state["log"] is None else (state["log"], table)
 
     @property
     def listens(self) -> bool:

@@ -28,6 +28,7 @@ from typing_extensions import override
 
 from marlogue.algorithms.metrics import by_turn_and_agent, sample_metrics, value_metrics
 from marlogue.algorithms.sample import Sample
+from marlogue.algorithms.sample_table import SampleTable
 
 _TABLE_WIDTH = 60
 _IN_TABLE = ("team/", "eval/team/", "time/", "train/", "critic/", "actor/")
@@ -124,6 +125,24 @@ class RunLog:
     def is_due(self, step: int, interval: int) -> bool:
         """Whether at least ``interval`` steps lie between the last write and ``step``."""
         return self._last_step < 0 or step - self._last_step >= interval
+
+    def state_dict(self, table: SampleTable) -> dict[str, Any]:
+        """The window; fit for JSON, the samples go into the table."""
+        return {
+            "samples": table.add(self._samples),
+            "learnt": table.add(self._learnt),
+            "steps": self._steps,
+            "latest": self._latest,
+            "last_step": self._last_step,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], table: SampleTable) -> None:
+        """Go on with the window that :meth:`state_dict` gave."""
+        self._samples = table.get(state["samples"])
+        self._learnt = table.get(state["learnt"])
+        self._steps = {tag: list(values) for tag, values in state["steps"].items()}
+        self._latest = dict(state["latest"])
+        self._last_step = state["last_step"]
 
     @property
     def has_window(self) -> bool:

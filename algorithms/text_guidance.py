@@ -31,7 +31,7 @@ class TextGuide:
     def __init__(self, guidance: Guidance | bool) -> None:
         if not isinstance(guidance, bool):
             require_callable(guidance, "guidance")
-        self._given = guidance
+        self.given = guidance
 
     def of(self, env: ParallelEnv) -> Guidance:
         """What is called for an episode in this environment.
@@ -39,7 +39,7 @@ class TextGuide:
         Raises:
             ValueError: when the environment is to have a guidance of its own and has none.
         """
-        return own_guidance(env) if isinstance(self._given, bool) else self._given
+        return own_guidance(env) if isinstance(self.given, bool) else self.given
 
     def __call__(
         self,

@@ -1,0 +1,262 @@
+"""Keeping a run: checkpoints when they are due, on signals and on failure, and going on from them.
+
+What all trainers share. A trainer saves and loads its state, says what it trains, and calls
+:meth:`Keeper.save_if_due` at points where its state is whole.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+from marlogue.agents.rules import converted, truth, whole
+from marlogue.algorithms.checkpoints import CheckpointStore, check_folder, write_folder
+from marlogue.algorithms.interruption import Interruption, RunInterrupted, StopRequested
+from marlogue.algorithms.run_description import ResumeError, compare
+
+#: Resume from the newest intact checkpoint of the run's folder, if there is one.
+AUTO = "auto"
+
+
+def _resume_rule(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{name} ({value!r}) must be 'auto', a checkpoint's folder, or None.")
+
+
+def _resume_text(name: str, value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+@dataclass(kw_only=True)
+class KeepingConfig:
+    """What is kept of a run, and what it goes on from.
+
+    Args:
+        save_steps: items (AAC: steps) between two checkpoints in ``logdir/checkpoints``; None for
+            none, except after a signal or an error.
+        save_total_limit: how many checkpoints are kept, the newest ones; None for all.
+        save_best: keep the models of the best evaluation in ``logdir/best``.
+        save_on_signal: after SIGTERM or SIGINT stop at the next safe point, save a checkpoint, and
+            leave with exit code 75; a second signal stops at once.
+        resume: go on from a checkpoint: "auto" for the newest intact one of ``logdir`` (from the
+            beginning where there is none), or its folder, or that of its run. None begins a new
+            run.
+    """
+
+    save_steps: int | None = whole(500, at_least=1, optional=True)
+    save_total_limit: int | None = whole(2, at_least=1, optional=True)
+    save_best: bool = truth(False)
+    save_on_signal: bool = truth(True)
+    resume: str | None = converted(None, _resume_text, _resume_rule)
+
+
+def settings_of(args: KeepingConfig, trained: Mapping[str, Any], all_args: Any) -> dict[str, Any]:
+    """The fields of a configuration that may change when a run goes on, and matter to it."""
+    left_out = {*trained, "verbose", *(field.name for field in fields(KeepingConfig))}
+    return {name: value for name, value in all_args.items() if name not in left_out}
+
+
+class Kept(Protocol):
+    """A trainer, as the keeper sees it."""
+
+    logdir: Path | None
+
+    @property
+    def position(self) -> int:
+        """Items or steps that are done: what ``save_steps`` counts."""
+
+    @property
+    def env_step(self) -> int:
+        """The x-axis of the log."""
+
+    @property
+    def updates(self) -> int:
+        """Updates so far."""
+
+    def describe(self) -> dict[str, Any]:
+        """See :func:`marlogue.algorithms.run_description.description`."""
+
+    def save_state(self, folder: Path) -> None:
+        """Save all that the run depends on from here on."""
+
+    def load_state(self, folder: Path) -> None:
+        """Go on from a state that was saved."""
+
+    def save_model(self, output_dir: str | Path) -> None:
+        """Save what was learnt."""
+
+
+class Keeper:
+    """Saves a trainer's state, and finds it again.
+
+    Args:
+        trainer: whose state it is.
+        args: its configuration.
+        best_metric: the figure of an evaluation that says how good it was; higher is better.
+
+    Attributes:
+        interruption: asked at safe points.
+        best: the best evaluation so far: ``value`` and ``step``; empty before the first.
+        resumed_from: the checkpoint that the run went on from; None for none.
+    """
+
+    def __init__(self, trainer: Kept, args: KeepingConfig, best_metric: str) -> None:
+        self.trainer = trainer
+        self.args = args
+        self.best_metric = best_metric
+        self.store: CheckpointStore | None = None
+        if trainer.logdir is not None:
+            self.store = CheckpointStore(trainer.logdir / "checkpoints", args.save_total_limit)
+        elif args.resume == AUTO:
+            raise ValueError("resume ('auto') needs a logdir, in which checkpoints are looked for.")
+        self.interruption = Interruption(args.save_on_signal and self.store is not None)
+        self.best: dict[str, float] = {}
+        self.resumed_from: Path | None = None
+        self._whole = True
+        self._due_from = 0
+        self._saved = False
+
+    # -- around a training ------------------------------------------------------------------
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """The whole training, in its folder: resumed first, where that is asked for."""
+        self.resume()
+        yield
+
+    def resume(self) -> None:
+        """Load the checkpoint that the configuration asks for.
+
+        Raises:
+            CheckpointError: when it is damaged, or none.
+            ResumeError: when it is one of another training.
+        """
+        place = self._asked_for()
+        if place is None:
+            return
+        about = check_folder(place)
+        if "description" not in about:
+            raise ResumeError(f"{place} is no checkpoint of a training; name one that is.")
+        compare(about["description"], self.trainer.describe(), place)
+        self.trainer.load_state(place)
+        self.best = dict(about["best"])
+        self.resumed_from = place
+        self._due_from = self.trainer.position
+        self._saved = True
+
+    @contextmanager
+    def guarding(self) -> Iterator[None]:
+        """Within, a signal or an error loses nothing that can be saved.
+
+        Raises:
+            RunInterrupted: after a signal.
+        """
+        with self.interruption:
+            try:
+                yield
+            except StopRequested as stop:
+                place = self.save()
+                raise RunInterrupted(
+                    f"{stop}: the run stopped, and its state is in {place}; to go on, train again "
+                    "with resume='auto' and the same logdir."
+                ) from None
+            except BaseException as error:
+                self._save_after(error)
+                raise
+
+    @contextmanager
+    def half_done(self) -> Iterator[None]:
+        """Within, the state is not whole: signals wait, and nobody can resume from it."""
+        with self.interruption.deferred():
+            self._whole = False
+            yield
+            self._whole = True
+
+    # -- saving -----------------------------------------------------------------------------
+
+    def save_if_due(self) -> None:
+        """Save a checkpoint when ``save_steps`` are done since the last one; to be called where the
+        state is whole. When it cannot be written, training goes on, and a warning says so."""
+        self.interruption.check()
+        steps, position = self.args.save_steps, self.trainer.position
+        if self.store is None or steps is None or position // steps <= self._due_from // steps:
+            return
+        self._due_from = position
+        try:
+            self.save()
+        except OSError as error:
+            notes = " ".join(getattr(error, "__notes__", []))
+            warnings.warn(
+                f"no checkpoint could be saved after {position} ({error}). {notes} The training "
+                "goes on; earlier checkpoints are intact.",
+                stacklevel=2,
+            )
+
+    def save(self) -> Path:
+        """Save a checkpoint now.
+
+        Raises:
+            OSError: when it cannot be written.
+        """
+        assert self.store is not None
+        about = {"description": self.trainer.describe(), "best": self.best}
+        place = self.store.save(self.trainer.env_step, self.trainer.save_state, about)
+        self._saved = True
+        return place
+
+    def finished(self) -> None:
+        """The training is over. A run that left checkpoints leaves one of its end, too, so that it
+        can be prolonged."""
+        if self.store is not None and self._saved and self.args.save_steps is not None:
+            self._due_from = -1
+            self.save_if_due()
+
+    def evaluated(self, metrics: Mapping[str, float]) -> None:
+        """Take note of an evaluation of the run's own."""
+        value = metrics.get(self.best_metric, math.nan)
+        if math.isnan(value) or value <= self.best.get("value", -math.inf):
+            return
+        self.best = {"value": value, "step": float(self.trainer.env_step)}
+        if self.args.save_best and self.trainer.logdir is not None:
+            write_folder(self.trainer.logdir / "best", self.trainer.save_model, self.best)
+
+    def _save_after(self, error: BaseException) -> None:
+        """Save what there is after an error, which stays the one that is raised."""
+        try:
+            if self.store is None:
+                return
+            if self._whole and (self.trainer.position or self.trainer.updates):
+                error.add_note(
+                    f"the state of the training before this is in {self.save()}; when the cause is "
+                    "mended, go on with resume='auto' and the same logdir"
+                )
+            elif self.trainer.updates:
+                assert self.trainer.logdir is not None
+                folder = self.trainer.logdir / "interrupted"
+                write_folder(folder, self.trainer.save_model, {})
+                error.add_note(f"the models as of update {self.trainer.updates} are in {folder}")
+        except Exception as other:
+            error.add_note(f"afterwards nothing could be saved: {type(other).__name__}: {other}")
+
+    def _asked_for(self) -> Path | None:
+        asked = self.args.resume
+        if asked is None:
+            return None
+        if asked != AUTO:
+            place = Path(asked)
+            if (place / "checkpoints").is_dir():
+                place = self._newest(CheckpointStore(place / "checkpoints", None), asked)
+            return place
+        assert self.store is not None
+        return self.store.newest()
+
+    def _newest(self, store: CheckpointStore, asked: str) -> Path:
+        found = store.newest()
+        if found is None:
+            raise ResumeError(f"resume ({asked}) must hold an intact checkpoint; there is none.")
+        return found
