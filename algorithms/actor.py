@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from marlogue.agents import Answered, LLMPolicy, k3, micro_batches, sum_by_row
+from marlogue.algorithms.bad_numbers import require_finite
 from marlogue.algorithms.judges import Compute, TrunkTerm
 from marlogue.algorithms.losses import actor_loss
 from marlogue.algorithms.optimizer import Optimizer
@@ -47,7 +48,16 @@ class Actor:
         self.reference = reference
 
     def step(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """One optimiser step on ``- mean(log pi(a|h) * A)``, plus the trunk's value loss."""
+        """One optimiser step on ``- mean(log pi(a|h) * A)``, plus the trunk's value loss.
+
+        Raises:
+            NotFinite: when a log-probability, a loss or the gradient is not finite; model and
+                optimiser are as they were.
+        """
+        with self.optimizer.accumulating():
+            return self._step(samples)
+
+    def _step(self, samples: Sequence[Sample]) -> dict[str, float]:
         count = len(samples)
         actor_total, value_total, log_prob_total, tokens = 0.0, 0.0, 0.0, 0
         for rows in self._split(samples):
@@ -55,15 +65,19 @@ class Actor:
             with self.compute():
                 scores = self.policy.score(_answered(some), temperature=self.temperature)
             log_probs = scores.log_probs
+            found = log_probs.tolist()
+            require_finite("log_prob", found, some)
             advantages = log_probs.new_tensor([sample.advantage for sample in some])
             loss = actor_loss(log_probs, advantages, count)
             actor_total += loss.item()
+            require_finite("actor_loss", [actor_total])
             if self.trunk_term is not None:
                 value_part = self.trunk_term.loss(scores, some, count)
                 loss = loss + self.trunk_term.value_loss_coef * value_part
                 value_total += value_part.item()
+                require_finite("value_loss", [value_total])
             loss.backward()
-            for sample, log_prob in zip(some, log_probs.tolist(), strict=True):
+            for sample, log_prob in zip(some, found, strict=True):
                 log_prob_total += log_prob
                 tokens += len(sample.completion_ids)
                 if math.isnan(sample.log_prob):

@@ -47,6 +47,8 @@ class ActorCriticConfig:
         advantage_normalization: normalise advantages per agent and turn.
         discount: discount factor per turn.
         max_grad_norm: clip each model's gradient to this norm; None for no clipping.
+        max_bad_steps: a step in which a number is not finite is skipped; after so many in a row of
+            one model the run stops.
         rollout_buffer_size: samples that an agent collects before it is updated.
         train_batch_size: samples per optimiser step; None for ``rollout_buffer_size``.
         micro_batch_size: sequences in memory at a time during updates and scoring; None lets
@@ -105,6 +107,7 @@ class ActorCriticConfig:
     advantage_normalization: bool = truth(True)
     discount: float = real(1.0, at_least=0, at_most=1)
     max_grad_norm: float | None = real(None, above=0, optional=True)
+    max_bad_steps: int = whole(3, at_least=1)
     rollout_buffer_size: int = whole(8, at_least=1)
     train_batch_size: int | None = whole(None, at_least=1, optional=True)
     micro_batch_size: int | None = whole(None, at_least=1, optional=True)

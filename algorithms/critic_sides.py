@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from typing_extensions import override
 
+from marlogue.algorithms.bad_numbers import BadNumbers
 from marlogue.algorithms.groups import Group, minibatches
 from marlogue.algorithms.judges import CriticJudge, Values
 from marlogue.algorithms.optimizer import Optimizer
@@ -53,22 +55,32 @@ class AgentCritics(CriticSide):
 
     Args:
         judges: one per agent; MAAC's shared critic is the same judge for every agent.
+        bad_numbers: decides about steps that are not to be made.
     """
 
-    def __init__(self, judges: Sequence[CriticJudge]) -> None:
+    def __init__(self, judges: Sequence[CriticJudge], bad_numbers: BadNumbers) -> None:
         super().__init__([j.values for j in judges], (j.optimizer for j in judges))
         self.judges = list(judges)
+        self.bad_numbers = bad_numbers
 
     @override
     def prepare(self, group: Group) -> None:
         values = self.values[group.agent_idx]
-        if not values.come_with(group.minibatches[0]):
+        # Where no value follows, a target is what was earned; without one a sample is left out.
+        first = [s for s in group.minibatches[0] if math.isfinite(s.reward - s.penalty)]
+        if not values.come_with(first):
             values.predict_waiting()
 
     @override
     def step(self, group: Group, minibatch: Sequence[Sample]) -> dict[str, float]:
         judge = self.judges[group.agent_idx]
-        return judge.step(minibatch, [sample.target for sample in minibatch])
+        number = list(dict.fromkeys(self.judges)).index(judge)
+        return self.bad_numbers.attempt(
+            f"critic_{number}",
+            minibatch,
+            "target",
+            lambda usable: judge.step(usable, [sample.target for sample in usable]),
+        )
 
 
 class JointCritic(CriticSide):
@@ -82,6 +94,7 @@ class JointCritic(CriticSide):
         num_agents: of the team.
         batch_size: joint samples per optimiser step.
         stream: first numbers of the streams that shuffle.
+        bad_numbers: decides about steps that are not to be made.
         one_value: the samples of a joint step have the same value, rather than one each.
     """
 
@@ -91,6 +104,7 @@ class JointCritic(CriticSide):
         num_agents: int,
         batch_size: int,
         stream: tuple[int, ...],
+        bad_numbers: BadNumbers,
         *,
         one_value: bool = True,
     ) -> None:
@@ -98,6 +112,7 @@ class JointCritic(CriticSide):
         self.judge = judge
         self.batch_size = batch_size
         self.stream = stream
+        self.bad_numbers = bad_numbers
         self.one_value = one_value
 
     @override
@@ -119,20 +134,26 @@ class JointCritic(CriticSide):
         stream = (*self.stream, update, turn_idx)
         steps = []
         for minibatch in minibatches(teams, self.batch_size, stream):
-            steps.append(self._step(minibatch))
+            samples = [sample for team in minibatch for sample in team]
+            steps.append(self.bad_numbers.attempt("critic_0", samples, "target", self._step))
             for team in minibatch:
                 team[0].joint.judged = True
+        made = [step for step in steps if step]
         return {
-            f"team/turn_{turn_idx + 1}/{name}": sum(step[name] for step in steps) / len(steps)
-            for name in steps[0]
+            f"team/turn_{turn_idx + 1}/{name}": sum(step[name] for step in made) / len(made)
+            for name in (made[0] if made else ())
         }
 
-    def _step(self, teams: Sequence[list[Sample]]) -> dict[str, float]:
-        if self.one_value:
-            targets = [sum(sample.target for sample in team) / len(team) for team in teams]
-            return self.judge.step([team[0] for team in teams], targets)
-        samples = [sample for team in teams for sample in team]
-        return self.judge.step(samples, [sample.target for sample in samples])
+    def _step(self, samples: Sequence[Sample]) -> dict[str, float]:
+        if not self.one_value:
+            return self.judge.step(samples, [sample.target for sample in samples])
+        teams: dict[Joint, list[float]] = {}
+        firsts: dict[Joint, Sample] = {}
+        for sample in samples:
+            firsts.setdefault(sample.joint, sample)
+            teams.setdefault(sample.joint, []).append(sample.target)
+        targets = [sum(of_team) / len(of_team) for of_team in teams.values()]
+        return self.judge.step(list(firsts.values()), targets)
 
     @override
     def prepare(self, group: Group) -> None:

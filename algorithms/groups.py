@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -40,14 +41,21 @@ class Group:
             sample.target = td_target(reward, following, discount)
 
     def set_advantages(self, normalize: bool) -> None:
-        """Fix the advantages ``y - V``. Values must be known."""
-        errors = torch.tensor(
-            [sample.target - sample.value for sample in self.samples], dtype=torch.float64
-        )
+        """Fix the advantages ``y - V``. Values must be known.
+
+        A sample whose target or value is not finite gets none, and has no part in the others'.
+        """
+        for sample in self.samples:
+            sample.advantage = sample.target - sample.value
+        usable = self._usable()
+        errors = torch.tensor([sample.advantage for sample in usable], dtype=torch.float64)
         if normalize:
             errors = normalized(errors)
-        for sample, advantage in zip(self.samples, errors.tolist(), strict=True):
+        for sample, advantage in zip(usable, errors.tolist(), strict=True):
             sample.advantage = advantage
+
+    def _usable(self) -> list[Sample]:
+        return [sample for sample in self.samples if math.isfinite(sample.advantage)]
 
     def mix_guidance(self, weight: float) -> dict[str, float]:
         """Make ``(1 - w) A + w G`` of the advantages A; G is what the guidance gave, centred and
@@ -57,10 +65,11 @@ class Group:
             The cosine of the angle between A and G over the group, 0 where one of them is 0: the
             correlation, for normalised advantages.
         """
-        learned = torch.tensor([s.advantage for s in self.samples], dtype=torch.float64)
-        guidance = normalized(torch.tensor([s.guidance for s in self.samples], dtype=torch.float64))
+        usable = self._usable()
+        learned = torch.tensor([s.advantage for s in usable], dtype=torch.float64)
+        guidance = normalized(torch.tensor([s.guidance for s in usable], dtype=torch.float64))
         mixed = (1 - weight) * learned + weight * guidance
-        for sample, advantage in zip(self.samples, mixed.tolist(), strict=True):
+        for sample, advantage in zip(usable, mixed.tolist(), strict=True):
             sample.advantage = advantage
         return {"guidance_cosine": gradient_cosine(learned, guidance).item()}
 

@@ -94,7 +94,7 @@ class IACTrainer(OnPolicyTrainer):
             or self.model_config.get("critic_value_head_hidden_dim"),
         )
         judges = {critic: self._make_judge(critic) for critic in self.critics}
-        return AgentCritics([judges[critic] for critic in self.critics])
+        return AgentCritics([judges[critic] for critic in self.critics], self.bad_numbers)
 
     def _make_judge(self, critic: Critic) -> CriticJudge:
         history = OwnHistory(own_text(self.args, critic, self.agents))

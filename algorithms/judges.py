@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from marlogue.agents import Critic, LLMPolicy, Scores
+from marlogue.algorithms.bad_numbers import require_finite
 from marlogue.algorithms.histories import History, by_length
 from marlogue.algorithms.losses import clipped_value_loss, value_loss
 from marlogue.algorithms.optimizer import Optimizer
@@ -131,7 +132,15 @@ class CriticJudge:
         A history that several samples share (G answers to one prompt, or a team's joint history)
         goes through the critic once; its value enters the mean once per sample, so the gradient is
         that of one pass each. Values that still wait are filled in from the same pass.
+
+        Raises:
+            NotFinite: when a value, the loss or the gradient is not finite; model and optimiser
+                are as they were, and values that waited are filled in all the same.
         """
+        with self.optimizer.accumulating():
+            return self._step(samples, targets)
+
+    def _step(self, samples: Sequence[Sample], targets: Sequence[float]) -> dict[str, float]:
         histories = [self.values.history(sample) for sample in samples]
         members: dict[Any, list[int]] = {}
         for row, history in enumerate(histories):
@@ -152,6 +161,8 @@ class CriticJudge:
             predicted.update(zip(some, values.tolist(), strict=True))
         if self.values.waiting:
             self.values.fill(predicted)
+        require_finite("value", [predicted[history] for history in histories], samples)
+        require_finite("value_loss", [total])
         return {"value_loss": total, "critic_grad_norm": self.optimizer.step()}
 
 

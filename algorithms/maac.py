@@ -136,9 +136,14 @@ class MAACTrainer(OnPolicyTrainer):
             stream = (self.args.seed, CRITIC_SHUFFLE)
             one_value = self.args.credit == "team"
             return JointCritic(
-                judge, len(self.agents), self.args.batch_size, stream, one_value=one_value
+                judge,
+                len(self.agents),
+                self.args.batch_size,
+                stream,
+                self.bad_numbers,
+                one_value=one_value,
             )
-        return AgentCritics([judge] * len(self.agents))
+        return AgentCritics([judge] * len(self.agents), self.bad_numbers)
 
     def _reading(self, critic: Critic) -> tuple[Critic, History, Split]:
         """The critic, what it reads of a sample, and how that is cut into micro-batches."""

@@ -17,8 +17,8 @@ MetricsCallback = Callable[[Sequence[Sample]], Mapping[str, float]]
 def sample_metrics(samples: Sequence[Sample]) -> dict[str, float]:
     """What collection knows: means over samples of one turn (of one agent, or of the team).
 
-    Rewards are the environment's, without a KL penalty. Figures of which there is no sample are
-    left out.
+    Rewards are the environment's, without a KL penalty. A number that is not finite has no part in
+    a mean. Figures of which there is no sample are left out.
     """
     rewarded = [sample for sample in samples if not sample.abstained]
     metrics = {
@@ -36,9 +36,13 @@ def sample_metrics(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def value_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    """What an update knows of the samples that it learnt from."""
-    values = np.array([sample.value for sample in samples])
-    targets = np.array([sample.target for sample in samples])
+    """What an update knows of the samples that it learnt from; those that it left out, since a
+    number was not finite, have no part."""
+    known = [s for s in samples if math.isfinite(s.target) and math.isfinite(s.value)]
+    if not known:
+        return {}
+    values = np.array([sample.value for sample in known])
+    targets = np.array([sample.target for sample in known])
     errors = targets - values
     metrics = {
         "value": float(values.mean()),
@@ -90,7 +94,7 @@ def by_turn_and_agent(
 
 
 def _mean(values: Iterable[float]) -> float:
-    listed = list(values)
+    listed = [value for value in values if math.isfinite(value)]
     return math.fsum(listed) / len(listed) if listed else math.nan
 
 

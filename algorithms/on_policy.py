@@ -18,6 +18,8 @@ from tqdm.auto import tqdm
 from marlogue.agents import Critic, LLMPolicy, update_mode
 from marlogue.algorithms.actor import Actor
 from marlogue.algorithms.annealing import as_anneal
+from marlogue.algorithms.bad_batches import BadBatches
+from marlogue.algorithms.bad_numbers import BadNumbers
 from marlogue.algorithms.building import (
     AgentSource,
     ModelSource,
@@ -130,6 +132,8 @@ class OnPolicyTrainer(ABC):
             model_config=self.model_config,
         )
         self.references: list[LLMPolicy] = (
+        keep = None if self.logdir is None else BadBatches(self.logdir, self)
+        self.bad_numbers = BadNumbers(args.max_bad_steps, keep)
             build_references(args, self.agents) if args.reference_kl_enabled else []
         )
         self.critic_side = self._make_critic_side(critic_model, critics)
@@ -304,8 +308,10 @@ class OnPolicyTrainer(ABC):
             metrics = self.critic_side.step(group, minibatch)
             if number == 0:
                 metrics |= self._set_advantages(group)
-            metrics |= self.actors[group.agent_idx].step(minibatch)
+            model, actor = f"agent_{group.agent_idx}", self.actors[group.agent_idx]
+            metrics |= self.bad_numbers.attempt(model, minibatch, "advantage", actor.step)
         except FloatingPointError as error:
+        self.reporter.latest(self.bad_numbers.figures())
             error.add_note(f"while updating {prefix.replace('/', ', ')}")
             raise
         self.reporter.step(metrics, prefix)
@@ -334,6 +340,7 @@ class OnPolicyTrainer(ABC):
             reference=self.references[index] if self.references else None,
         )
 
+        self.bad_numbers.leave_out(group.samples)
     def _compute(self, device: torch.device) -> Callable[[], AbstractContextManager[object]]:
         if self.args.dtype == "float32":
             return nullcontext

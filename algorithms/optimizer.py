@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from transformers import get_scheduler
+
+from marlogue.algorithms.bad_numbers import NotFinite
 
 #: From training items seen to the factor of the learning rate.
 Schedule = Callable[[int], float]
@@ -110,6 +113,16 @@ class Optimizer:
         for group in self.adamw.param_groups:
             group["lr"] = tensors[_RATE].item()
 
+    @contextmanager
+    def accumulating(self) -> Iterator[None]:
+        """While a gradient is accumulated: what has come together is freed when that fails, so that
+        nothing of it enters the next step."""
+        try:
+            yield
+        except BaseException:
+            self.adamw.zero_grad()
+            raise
+
     def step(self) -> float:
         """Apply and free the accumulated gradient.
 
@@ -117,18 +130,15 @@ class Optimizer:
             Its norm before clipping.
 
         Raises:
-            FloatingPointError: when the norm is not finite; weights and optimiser state are then
-                as they were.
+            NotFinite: when the norm is not finite; weights and optimiser state are then as they
+                were.
         """
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         total = nn.utils.get_total_norm(gradients)
         norm = float(total)
         if not math.isfinite(norm):
             self.adamw.zero_grad()
-            raise FloatingPointError(
-                f"the gradient's norm is {norm}, and this model was not stepped; look for NaN or "
-                "infinity in rewards and weights, lower the learning rate, or use float32."
-            )
+            raise NotFinite("gradient norm", norm)
         if self.max_grad_norm is not None:
             nn.utils.clip_grads_with_norm_(self.parameters, self.max_grad_norm, total)
         self.adamw.step()

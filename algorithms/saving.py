@@ -25,6 +25,7 @@ from marlogue.agents import (
     ValueHead,
     load_causal_lm,
     load_tokenizer,
+    load_trunk,
 )
 from marlogue.agents.quiet import progress_bars
 
@@ -106,6 +107,35 @@ def load_team(folder: str | Path) -> list[LLMPolicy]:
             policy.value_head.load_state_dict(load_file(_file(place, _HEAD)))
         policies.append(policy)
     return policies
+
+
+def load_critics(folder: str | Path) -> list[Critic]:
+    """The critics that were saved with a team; none where they are heads on the agents' trunks.
+
+    Raises:
+        ValueError: when the folder holds no team.
+    """
+    folder = Path(folder)
+    critics: list[Critic] = []
+    for index, about in enumerate(_read(folder)["critics"]):
+        place = folder / f"critic_{index}"
+        model, tokenizer = load_trunk(place), load_tokenizer(place)
+        hidden_dim, heads = about["value_head_hidden_dim"], about.get("attention_heads")
+        if heads is None:
+            critic = Critic(model, tokenizer, value_head_hidden_dim=hidden_dim)
+        else:
+            attention = load_file(_file(place, _ATTENTION))
+            critic = TextAttentionCritic(
+                model,
+                tokenizer,
+                len(attention["names"]),
+                num_heads=heads,
+                value_head_hidden_dim=hidden_dim,
+            )
+            critic.attention.load_state_dict(attention)
+        critic.value_head.load_state_dict(load_file(_file(place, _HEAD)))
+        critics.append(critic)
+    return critics
 
 
 def _about(policy: LLMPolicy) -> dict[str, Any]:

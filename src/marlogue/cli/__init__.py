@@ -18,6 +18,7 @@ COMMANDS = {
     "rollout": "print what a team says on given rows",
     "chat": "type a prompt, and the team answers",
     "attention": "show who attends to whom over an episode of a run with an attention critic",
+    "inspect": "compute a batch again whose step was skipped, since a number was not finite",
 }
 
 _MORE = """\
@@ -29,6 +30,7 @@ _MORE = """\
   marlogue evaluate --team runs/coordination/team --eval_num_samples 100
   marlogue rollout --team runs/coordination/team --rows 0,3
   marlogue attention runs/spread --output who.png
+  marlogue inspect runs/mine/bad_batches/000003_agent_1
 """
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
-
-from typing_extensions import override
+from typing import TYPE_CHECKING
 
 from marlogue.algorithms.attention_episode import episode_figure
 from marlogue.algorithms.attention_figures import attention_image, figures_available, steps_of
 from marlogue.algorithms.attention_trace import AttentionTrace, list_traces, partners
-from marlogue.cli.errors import UsageError, as_usage_errors
+from marlogue.cli.errors import UsageError, WordParser, as_usage_errors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -121,14 +118,8 @@ def _steps(text: str) -> list[int]:
         raise UsageError(f"at ({text}) must be steps of the episode, as in 0,10,24") from None
 
 
-class _Parser(argparse.ArgumentParser):
-    @override
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> WordParser:
+    parser = WordParser(
         prog="marlogue attention",
         description="Who attends to whom over an episode, from the traces that a trainer with an "
         "attention critic leaves in its folder.",

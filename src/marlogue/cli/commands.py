@@ -12,6 +12,7 @@ from transformers.utils import logging as transformers_logging
 from marlogue.cli.attention import attention
 from marlogue.cli.chat import chat
 from marlogue.cli.errors import UsageError
+from marlogue.cli.inspect import inspect
 from marlogue.cli.play import evaluate, rollout
 from marlogue.cli.train import train
 
@@ -21,6 +22,7 @@ _RUN: dict[str, Callable[[Sequence[str]], None]] = {
     "rollout": rollout,
     "chat": chat,
     "attention": attention,
+    "inspect": inspect,
 }
 
 

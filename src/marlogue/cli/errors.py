@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
+
+from typing_extensions import override
 
 
 class UsageError(Exception):
     """A command line or a configuration that cannot be used. Its message is all there is to say."""
+
+
+class WordParser(argparse.ArgumentParser):
+    """A parser of a command's words that says what is wrong with them as other errors are said."""
+
+    @override
+    def error(self, message: str) -> NoReturn:
+        """Refuse the words.
+
+        Raises:
+            UsageError: with the message.
+        """
+        raise UsageError(message)
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UsageError:
