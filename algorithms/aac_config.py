@@ -70,6 +70,8 @@ class AACConfig:
         warmup_steps: steps over which learning rates rise from 0.
         max_grad_norm: clip each gradient to this norm; None for no clipping.
         huber: beyond this TD error the critic's loss is linear; None for never.
+        max_bad_steps: a step in which a number is not finite is skipped; after so many in a row (of
+            the critic, or of the actors) the run stops.
         tau: share of the networks that goes into the target networks after each update.
         batch_size: B.
         train_interval: steps between trainings.
@@ -157,6 +159,7 @@ class AACConfig:
     max_grad_norm: float | None = real(10.0, above=0, optional=True)
     huber: float | None = real(None, above=0, optional=True)
     tau: float = real(0.01, above=0, at_most=1)
+    max_bad_steps: int = whole(3, at_least=1)
     batch_size: int = whole(256, at_least=1)
     train_interval: int = whole(10, at_least=1)
     updates_per_train: int = whole(1, at_least=1)

@@ -81,8 +81,8 @@ class BadBatches:
             "dtype": args.dtype,
             "value_loss_coef": args.value_loss_coef,
             "trunk": None if term is None else [term.reads_actions, term.value_clip_range],
-            "histories": self._histories(step.samples) if kind == "critic" else None,
-            "rows": table.add(step.samples),
+            "histories": self._histories(step.batch) if kind == "critic" else None,
+            "rows": table.add(step.batch),
             "table": table.state_dict(),
         }
 

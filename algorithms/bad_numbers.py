@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+from typing_extensions import override
+
 from marlogue.algorithms.sample import Sample
 
 #: So many warnings of each kind; further ones would say nothing new, and are counted.
@@ -57,6 +61,15 @@ def require_finite(number: str, values: Sequence[float], samples: Sequence[Sampl
         raise NotFinite(number, values[bad[0]], [samples[row] for row in bad] if samples else ())
 
 
+def traced(error: NotFinite, **numbers: Tensor) -> NotFinite:
+    """The error about the first of these numbers that is not finite; ``error`` where all are."""
+    for name, tensor in numbers.items():
+        bad = tensor[~torch.isfinite(tensor)]
+        if bad.numel():
+            return NotFinite(name, float(bad.flatten()[0]))
+    return error
+
+
 def first_bad(sample: Sample) -> tuple[str, float] | None:
     """The first of a sample's fixed numbers that is not finite, in the order in which they are
     computed, and what it is; None when all are."""
@@ -85,26 +98,28 @@ class BadStep:
     """A step that was not made.
 
     Attributes:
-        model: "agent_I" or "critic_I", as in the folder of a saved team.
-        samples: the minibatch.
+        model: "agent_I" or "critic_I", as in the folder of a saved team (AAC: "actors", "critic").
+        place: what it is counted under in the log.
         number: what was not finite first.
         value: what it was.
-        seen_at: the samples at which it was seen; empty where that is not known.
+        where: where it was seen, for messages; may be empty.
+        batch: what was to be learnt from: samples (AAC: a batch of replay).
         count: how many steps of the run have been skipped, this one included.
         in_a_row: how many of this model, this one included.
     """
 
     model: str
-    samples: list[Sample]
+    place: str
     number: str
     value: float
-    seen_at: list[Sample]
+    where: str
+    batch: Any
     count: int
     in_a_row: int
 
     def __str__(self) -> str:
-        where = f"{_said(place_of(self.samples))}, {items(self.seen_at or self.samples)}"
-        return f"{self.model}: the {self.number} is {self.value} ({where})"
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.model}: the {self.number} is {self.value}{where}"
 
 
 #: Keeps the batch of a step for inspection, with the whole team where that is asked for; gives
@@ -112,8 +127,8 @@ class BadStep:
 Keep = Callable[[BadStep, bool], Path | None]
 
 
-class BadNumbers:
-    """Counts what is skipped and left out, and stops a run that goes on like that.
+class SkippedSteps:
+    """Counts steps that are not made, and stops a run that goes on like that.
 
     Args:
         max_in_a_row: the run stops after so many skipped steps in a row of one model.
@@ -125,8 +140,72 @@ class BadNumbers:
         self.keep = keep
         self.in_a_row: dict[str, int] = {}
         self.steps: dict[str, int] = {}
+        self._warnings: dict[str, int] = {}
+
+    def made(self, model: str) -> None:
+        """A model's step was made."""
+        self.in_a_row.pop(model, None)
+
+    def skip(self, model: str, place: str, error: NotFinite, batch: Any, where: str = "") -> None:
+        """A model's step was not made; the arguments are as in :class:`BadStep`.
+
+        Raises:
+            FloatingPointError: when it was the last of too many in a row.
+        """
+        self.in_a_row[model] = self.in_a_row.get(model, 0) + 1
+        self.steps[place] = self.steps.get(place, 0) + 1
+        count, in_a_row = sum(self.steps.values()), self.in_a_row[model]
+        step = BadStep(model, place, error.number, error.value, where, batch, count, in_a_row)
+        last = in_a_row >= self.max_in_a_row
+        kept, trouble = self._kept(step, last)
+        if last:
+            raise _stopped(step, kept, trouble) from error
+        looked_at = "" if kept is None else f" The batch is in {kept}."
+        self._warn("steps", f"a step was skipped, {step}.{looked_at}{trouble}")
+
+    def figures(self) -> dict[str, float]:
+        """How many there have been so far in the run."""
+        told = {"train/bad_steps": float(sum(self.steps.values()))}
+        return told | {f"{place}/bad_steps": float(count) for place, count in self.steps.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Fit for JSON."""
+        return {
+            "in_a_row": dict(self.in_a_row),
+            "steps": dict(self.steps),
+            "warnings": dict(self._warnings),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave."""
+        self.in_a_row = dict(state["in_a_row"])
+        self.steps = dict(state["steps"])
+        self._warnings = dict(state["warnings"])
+
+    def _kept(self, step: BadStep, whole_team: bool) -> tuple[Path | None, str]:
+        """Where the batch is; what the disk says must not hide what went wrong."""
+        if self.keep is None:
+            return None, ""
+        try:
+            return self.keep(step, whole_team), ""
+        except OSError as error:
+            return None, f" The batch could not be saved: {error}."
+
+    def _warn(self, kind: str, message: str) -> None:
+        self._warnings[kind] = self._warnings.get(kind, 0) + 1
+        if self._warnings[kind] > MOST_WARNINGS:
+            return
+        if self._warnings[kind] == MOST_WARNINGS:
+            message += f" Further ones are only counted, in train/bad_{kind}."
+        warnings.warn(message, stacklevel=3)
+
+
+class BadNumbers(SkippedSteps):
+    """The same for learners of samples, which may be left out of a step."""
+
+    def __init__(self, max_in_a_row: int = 3, keep: Keep | None = None) -> None:
+        super().__init__(max_in_a_row, keep)
         self.samples: dict[str, int] = {}
-        self._warnings = {"steps": 0, "samples": 0}
 
     def attempt(
         self,
@@ -156,9 +235,11 @@ class BadNumbers:
                 raise NotFinite(*(first_bad(samples[0]) or (needs, math.nan)), samples)
             figures = step(usable)
         except NotFinite as error:
-            self._skip(model, list(samples), error)
+            place = place_of(samples)
+            where = f"{_said(place)}, {items(error.samples or samples)}"
+            self.skip(model, place, error, list(samples), where)
             return {}
-        self.in_a_row.pop(model, None)
+        self.made(model)
         return figures
 
     def leave_out(self, samples: Sequence[Sample]) -> None:
@@ -176,61 +257,21 @@ class BadNumbers:
             f"the {number} is {value} ({items([sample for sample, _ in bad])}).",
         )
 
+    @override
     def figures(self) -> dict[str, float]:
         """How many steps and samples there have been so far in the run."""
-        told = {
-            "train/bad_steps": float(sum(self.steps.values())),
-            "train/bad_samples": float(sum(self.samples.values())),
-        }
-        told |= {f"{place}/bad_steps": float(count) for place, count in self.steps.items()}
-        told |= {f"{place}/bad_samples": float(count) for place, count in self.samples.items()}
-        return told
+        told = super().figures()
+        told["train/bad_samples"] = float(sum(self.samples.values()))
+        return told | {f"{place}/bad_samples": float(n) for place, n in self.samples.items()}
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Fit for JSON."""
-        return {
-            "in_a_row": dict(self.in_a_row),
-            "steps": dict(self.steps),
-            "samples": dict(self.samples),
-            "warnings": dict(self._warnings),
-        }
+        return {**super().state_dict(), "samples": dict(self.samples)}
 
+    @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave."""
-        self.in_a_row = dict(state["in_a_row"])
-        self.steps = dict(state["steps"])
+        super().load_state_dict(state)
         self.samples = dict(state["samples"])
-        self._warnings = dict(state["warnings"])
-
-    def _skip(self, model: str, samples: list[Sample], error: NotFinite) -> None:
-        place = place_of(samples)
-        self.in_a_row[model] = self.in_a_row.get(model, 0) + 1
-        self.steps[place] = self.steps.get(place, 0) + 1
-        count, in_a_row = sum(self.steps.values()), self.in_a_row[model]
-        step = BadStep(model, samples, error.number, error.value, error.samples, count, in_a_row)
-        last = in_a_row >= self.max_in_a_row
-        kept, trouble = self._kept(step, last)
-        if last:
-            raise _stopped(step, kept, trouble) from error
-        looked_at = "" if kept is None else f" The batch is in {kept}."
-        self._warn("steps", f"a step was skipped, {step}.{looked_at}{trouble}")
-
-    def _kept(self, step: BadStep, whole_team: bool) -> tuple[Path | None, str]:
-        """Where the batch is; what the disk says must not hide what went wrong."""
-        if self.keep is None:
-            return None, ""
-        try:
-            return self.keep(step, whole_team), ""
-        except OSError as error:
-            return None, f" The batch could not be saved: {error}."
-
-    def _warn(self, kind: str, message: str) -> None:
-        self._warnings[kind] += 1
-        if self._warnings[kind] > MOST_WARNINGS:
-            return
-        if self._warnings[kind] == MOST_WARNINGS:
-            message += f" Further ones are only counted, in train/bad_{kind}."
-        warnings.warn(message, stacklevel=2)
 
 
 def items(samples: Sequence[Sample]) -> str:
