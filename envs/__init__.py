@@ -13,6 +13,8 @@ from marlogue.envs.episodes import StepResult
 from marlogue.envs.joint_text import joint_text
 from marlogue.envs.registry import NUMERIC_TASKS, TASKS, make, make_numeric
 from marlogue.envs.reward_processors import RewardProcessors
+from marlogue.envs.reward_calls import RewardWorkerError
+from marlogue.envs.reward_drops import TooManyDroppedError
 from marlogue.envs.rewards import batched_reward
 from marlogue.envs.rows import RowOrder
 from marlogue.envs.runner import BatchRunner, Episode, Start
@@ -30,10 +32,12 @@ __all__ = [
     "Episode",
     "RewardProcessors",
     "RowOrder",
+    "RewardWorkerError",
     "Start",
     "StepResult",
     "TextEnv",
     "UnicodeText",
+    "TooManyDroppedError",
     "batched_reward",
     "check_text_env",
     "cloud_scheduling_v0",

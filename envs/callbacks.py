@@ -23,23 +23,35 @@ def callback_name(func: Any) -> str:
     return name if isinstance(name, str) else type(func).__qualname__
 
 
-def require_callable(func: Any, argument: str) -> None:
-    """Refuse what cannot be called, and what would have to be awaited.
+def require_callable(func: Any, argument: str, *, awaited: bool = False) -> None:
+    """Refuse what cannot be called, and what would have to be awaited where nobody does.
 
     Raises:
         TypeError: names the argument and what it got.
     """
     if not callable(func):
         raise TypeError(f"{argument} ({func!r}) must be callable")
-    inner = func
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    for candidate in (inner, getattr(type(inner), "__call__", None)):  # noqa: B004
-        if inspect.iscoroutinefunction(candidate) or inspect.isasyncgenfunction(candidate):
-            raise TypeError(
-                f"{argument} ({callback_name(func)}) is an async function, which is not awaited "
-                "here; pass a plain function (one that runs its own event loop, if need be)"
-            )
+    if any(map(inspect.isasyncgenfunction, _called(func))):
+        raise TypeError(
+            f"{argument} ({callback_name(func)}) is an async generator; return the value instead "
+            "of yielding it"
+        )
+    if not awaited and is_async(func):
+        raise TypeError(
+            f"{argument} ({callback_name(func)}) is an async function, which is not awaited "
+            "here; pass a plain function (one that runs its own event loop, if need be)"
+        )
+
+
+def is_async(func: Any) -> bool:
+    """Whether a function, what a partial wraps, or an object's `__call__` is `async def`."""
+    return any(map(inspect.iscoroutinefunction, _called(func)))
+
+
+def _called(func: Any) -> tuple[Any, Any]:
+    while isinstance(func, functools.partial):
+        func = func.func
+    return func, getattr(type(func), "__call__", None)  # noqa: B004
 
 
 def require_result(result: Any, argument: str, func: Any) -> None:

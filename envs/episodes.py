@@ -17,11 +17,16 @@ from marlogue.envs.joint_text import joint_text
 from marlogue.envs.rewards import JointAction, Scores
 from marlogue.envs.rows import Row
 from marlogue.envs.task import TextTask
+from marlogue.envs.transitions import Played
 
 Infos = dict[str, dict[str, Any]]
 
 COMMON = "__common__"
 """The key in infos of the facts that hold for the whole team."""
+
+
+REWARD_ERROR = "reward_error"
+"""The key in an agent's info of the error for which its reward was left out; only there then."""
 
 
 class StepResult(NamedTuple):
@@ -139,9 +144,14 @@ def advance(
         _joint_action(task, state, action) for state, action in zip(states, actions, strict=True)
     ]
     scores = _score(task, states, joint_actions)
-    return [
-        _advance_one(task, state, joint_action.completions, score)
+    played = [
+        (*state.turns, Turn(state.prompts, joint_action.completions, score))
         for state, joint_action, score in zip(states, joint_actions, scores, strict=True)
+    ]
+    prompts = _next_prompts(task, states, played)
+    return [
+        _result(task, state, turns, shown)
+        for state, turns, shown in zip(states, played, prompts, strict=True)
     ]
 
 
@@ -194,20 +204,19 @@ def _score(
     for index, state in enumerate(states):
         key = (0, 0) if task.reward.batched else (id(state.origin), len(state.turns))
         groups.setdefault(key, []).append(index)
+    calls = [[joint_actions[index] for index in indices] for indices in groups.values()]
     scores: dict[int, Scores] = {}
-    for indices in groups.values():
-        scored = task.reward.score([joint_actions[index] for index in indices])
+    for indices, scored in zip(groups.values(), task.reward.score(calls), strict=True):
         scores.update(zip(indices, scored, strict=True))
     return [scores[index] for index in range(len(states))]
 
 
-def _advance_one(
-    task: TextTask, state: EpisodeState, completions: tuple[str, ...], scores: Scores
+def _result(
+    task: TextTask, state: EpisodeState, turns: tuple[Turn, ...], prompts: tuple[str, ...]
 ) -> tuple[EpisodeState, StepResult]:
-    turns = (*state.turns, Turn(state.prompts, completions, scores))
+    scores = turns[-1].scores
     mean = _mean_reward(scores)
     ended_by = _ended_by(task, len(turns), mean)
-    prompts = state.prompts if ended_by else _next_prompts(task, state.origin, turns)
     after = EpisodeState(state.origin, prompts, turns, over=ended_by is not None)
     infos = _infos(task, after)
     infos[COMMON] = {
@@ -242,28 +251,50 @@ def _ended_by(task: TextTask, turns_played: int, mean: float | None) -> str | No
     return None
 
 
-def _next_prompts(task: TextTask, origin: Origin, turns: tuple[Turn, ...]) -> tuple[str, ...]:
+def _next_prompts(
+    task: TextTask, states: Sequence[EpisodeState], played: Sequence[tuple[Turn, ...]]
+) -> list[tuple[str, ...]]:
+    """What each episode shows next: what the transition says, or where it is over the same."""
+    shown = [state.prompts for state in states]
+    going_on = [
+        index
+        for index, turns in enumerate(played)
+        if _ended_by(task, len(turns), _mean_reward(turns[-1].scores)) is None
+    ]
+    if not going_on:
+        return shown
     assert task.transition is not None  # text_task demands it for more than one turn
-    played = EpisodeState(origin, turns[-1].prompts, turns)
-    external = task.transition.next_prompts(
+    told = [_played(task, states[index].origin, played[index]) for index in going_on]
+    for index, external in zip(going_on, task.transition.next_prompts(told), strict=True):
+        shown[index] = _formatted(task, states[index].origin, external, len(played[index]))
+    return shown
+
+
+def _played(task: TextTask, origin: Origin, turns: tuple[Turn, ...]) -> Played:
+    return Played(
         item=origin.item,
         row=origin.row,
-        turn=len(turns) - 1,
         prompts=[turn.prompts for turn in turns],
         completions=[turn.completions for turn in turns],
         rewards=turns[-1].scores.processed,
-        infos=_infos(task, played),
+        infos=_infos(task, EpisodeState(origin, turns[-1].prompts, turns)),
     )
+
+
+def _formatted(
+    task: TextTask, origin: Origin, external: tuple[str, ...], turn: int
+) -> tuple[str, ...]:
     prompts = external
     if not task.external_prompt_passthrough:
-        prompts = task.formatters.next_prompts(origin.item, external, origin.row, len(turns))
-    _check_lengths(task, prompts, place(origin.row, len(turns)))
+        prompts = task.formatters.next_prompts(origin.item, external, origin.row, turn)
+    _check_lengths(task, prompts, place(origin.row, turn))
     return prompts
 
 
 def _infos(task: TextTask, state: EpisodeState) -> Infos:
     """Agent to info after a turn; each call makes fresh dicts."""
     scores = state.turns[-1].scores
+    left_out = {} if scores.error is None else {REWARD_ERROR: scores.error}
     return {
         agent: {
             "turn": len(state.turns),
@@ -272,6 +303,7 @@ def _infos(task: TextTask, state: EpisodeState) -> Infos:
             "raw_reward": raw,
             "reward": processed,
             "abstained": processed is None,
+            **left_out,
         }
         for agent, raw, processed in zip(task.agents, scores.raw, scores.processed, strict=True)
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from marlogue.envs.callbacks import kind_of
+from marlogue.envs.callbacks import kind_of, shortened
 
 AgentRewards = tuple[float | None, ...]
 """One reward per agent; None where the reward function abstained."""
@@ -37,6 +37,23 @@ def read_rewards(
     Raises:
         ValueError: when it is anything else, or a reward is NaN or infinite.
     """
+    rewards: list[AgentRewards] = []
+    for found in read_each(returned, name, agents, places):
+        if isinstance(found, ValueError):
+            raise found
+        rewards.append(found)
+    return rewards
+
+
+def read_each(
+    returned: Any, name: str, agents: Sequence[str], places: Sequence[str]
+) -> list[AgentRewards | ValueError]:
+    """As `read_rewards`; in the place of a joint action's rewards the error, where one of them is
+    no finite number.
+
+    Raises:
+        ValueError: when the whole has a wrong form.
+    """
     values = _plain(returned)
     num_joint, num_agents = len(places), len(agents)
     complaint = _Complaint(name, num_joint, num_agents, places)
@@ -53,10 +70,7 @@ def read_rewards(
     if len(nested) != num_joint:
         raise complaint.about(f"{len(values)} value(s)")
     return [
-        tuple(
-            _reward(value, name, agent, where)
-            for value, agent in zip(per_agent, agents, strict=True)
-        )
+        _read_one(per_agent, name, agents, where)
         for per_agent, where in zip(nested, places, strict=True)
     ]
 
@@ -109,11 +123,23 @@ def _nested(value: Any, complaint: _Complaint, num_agents: int) -> list[Any]:
     return value
 
 
+def _read_one(
+    per_agent: list[Any], name: str, agents: Sequence[str], where: str
+) -> AgentRewards | ValueError:
+    try:
+        return tuple(
+            _reward(value, name, agent, where)
+            for value, agent in zip(per_agent, agents, strict=True)
+        )
+    except ValueError as error:
+        return error
+
+
 def _reward(value: Any, name: str, agent: str, where: str) -> float | None:
     if value is None:
         return None
     return as_finite(
-        value, f"reward_func ({name}) returned {value!r} as a reward", f"{agent}, {where}"
+        value, f"reward_func ({name}) returned {shortened(value)} as a reward", f"{agent}, {where}"
     )
 
 

@@ -3,7 +3,8 @@
 A reward function gets the completions of each agent as positional arguments, each a list with one
 completion per joint action. `prompts` (one list of turn prompts per agent) and `batch_items` (a
 list of rows) go by keyword to functions that name them or take `**kwargs`. How to call it is
-settled once, from the signature, when the environment is built.
+settled once, from the signature, when the environment is built. Where calls are made, and what
+becomes of one that fails, is in `marlogue.envs.reward_settings`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ from marlogue.envs.callbacks import (
     require_callable,
     require_result,
 )
-from marlogue.envs.reward_values import AgentRewards, as_finite, read_rewards
+from marlogue.envs.reward_callers import make_caller
+from marlogue.envs.reward_calls import Call, Outcome, Scorer, scope_of
+from marlogue.envs.reward_drops import Drops
+from marlogue.envs.reward_settings import RewardSettings
+from marlogue.envs.reward_values import AgentRewards, as_finite
 from marlogue.envs.rows import Row
 
 RewardFunc = Callable[..., Any]
@@ -74,23 +79,36 @@ class JointAction:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The rewards of one joint action, one per agent; None where the function abstained."""
+    """The rewards of one joint action, one per agent; None where the function abstained.
+
+    Fields:
+        raw: as the reward function gave them.
+        processed: after the reward processor.
+        error: why they were left out: an error in one line, and its traceback below; None where
+            they were not.
+    """
 
     raw: AgentRewards
     processed: AgentRewards
+    error: str | None = None
 
 
 class Reward:
     """A reward function with its settled way of being called, and its processor.
 
     Args:
-        func: the user's reward function.
+        func: the user's reward function, which may be `async def`.
         agents: the agents' names, in the order of the completions.
         processor: applied to each agent's reward; None leaves rewards as they are.
+        settings: how calls are made, and what becomes of one that fails.
+
+    Attributes:
+        drops: what was left out so far.
 
     Raises:
-        TypeError: when `func` or `processor` is not callable, is an async function, or when the
-            signature of `func` cannot take one list of completions per agent.
+        TypeError: when `func` or `processor` is not callable, when the signature of `func` cannot
+            take one list of completions per agent, or when `func` is to go to worker processes
+            and cannot be pickled.
     """
 
     def __init__(
@@ -98,35 +116,52 @@ class Reward:
         func: RewardFunc,
         agents: Sequence[str],
         processor: RewardProcessor | None = None,
+        settings: RewardSettings | None = None,
     ) -> None:
-        require_callable(func, "reward_func")
+        require_callable(func, "reward_func", awaited=True)
         if processor is not None:
             require_callable(processor, "reward_processor")
         self.func = func
         self.processor = processor
+        self.settings = RewardSettings() if settings is None else settings
         self.agents = tuple(agents)
         self.name = callback_name(func)
         self.batched = is_batched(func)
         self.completion_keywords, self.keywords = settle_call(func, len(self.agents))
+        self.drops = Drops(self.name, self.settings.max_dropped_share)
+        self._caller = make_caller(Scorer(func, self.name, self.agents), self.settings)
 
-    def score(self, joint_actions: Sequence[JointAction]) -> list[Scores]:
-        """Score joint actions in one call.
+    def score(self, groups: Sequence[Sequence[JointAction]]) -> list[list[Scores]]:
+        """Score joint actions, with a call for each group.
 
         Args:
-            joint_actions: of one row and turn, unless the function is a batched one.
+            groups: each of joint actions of one row and turn, unless the function is a batched one.
+
+        Returns:
+            The scores of each group.
 
         Raises:
+            Whatever the function raises, with a note of where.
             ValueError: when what came back breaks the contract, is NaN or infinite.
-        """
-        raw = self._call(joint_actions)
-        places = [place(action.row, action.turn) for action in joint_actions]
-        per_joint_action = read_rewards(raw, self.name, self.agents, places)
-        return [
-            Scores(rewards, self._process(rewards, where))
-            for rewards, where in zip(per_joint_action, places, strict=True)
-        ]
+            TimeoutError: when a call took too long.
+            RewardWorkerError: when a worker died, or too many hang.
+            TooManyDroppedError: when too much was dropped.
 
-    def _call(self, joint_actions: Sequence[JointAction]) -> Any:
+        With `on_error="drop"` only the last two are raised, and of workers only what no call is to
+        blame for.
+        """
+        drop = self.settings.on_error == "drop"
+        outcomes = self._caller.run([self._call(group) for group in groups], stop=not drop)
+        scores = [self._read(*pair) for pair in zip(groups, outcomes, strict=True)]
+        if drop:
+            self.drops.count([(sum(s.error is not None for s in g), len(g)) for g in scores])
+        return scores
+
+    def close(self) -> None:
+        """End workers; another `score` begins new ones."""
+        self._caller.close()
+
+    def _call(self, joint_actions: Sequence[JointAction]) -> Call:
         num_agents = range(len(self.agents))
         completions = [[a.completions[i] for a in joint_actions] for i in num_agents]
         items = [a.item for a in joint_actions]
@@ -137,10 +172,30 @@ class Reward:
         kwargs: dict[str, Any] = {name: offered[name] for name in self.keywords}
         num_positional = len(self.agents) - len(self.completion_keywords)
         kwargs.update(zip(self.completion_keywords, completions[num_positional:], strict=True))
-        with noted(f"calling reward_func ({self.name}) for {_scope(joint_actions)}"):
-            raw = self.func(*completions[:num_positional], **kwargs)
-        require_result(raw, "reward_func", self.func)
-        return raw
+        places = tuple(place(action.row, action.turn) for action in joint_actions)
+        return Call(tuple(completions[:num_positional]), kwargs, scope_of(places), places)
+
+    def _read(self, joint_actions: Sequence[JointAction], outcome: Outcome) -> list[Scores]:
+        if isinstance(outcome, Exception):
+            return [self._dropped(self.drops.describe(outcome))] * len(joint_actions)
+        return [
+            self._finish(found, place(action.row, action.turn))
+            for action, found in zip(joint_actions, outcome, strict=True)
+        ]
+
+    def _finish(self, found: AgentRewards | ValueError, where: str) -> Scores:
+        try:
+            if isinstance(found, ValueError):
+                raise found
+            return Scores(found, self._process(found, where))
+        except Exception as error:
+            if self.settings.on_error == "raise":
+                raise
+            return self._dropped(self.drops.describe(error))
+
+    def _dropped(self, error: str) -> Scores:
+        nothing: AgentRewards = (None,) * len(self.agents)
+        return Scores(nothing, nothing, error)
 
     def _process(self, rewards: AgentRewards, where: str) -> AgentRewards:
         if self.processor is None:
@@ -156,12 +211,6 @@ class Reward:
             processed = self.processor(reward)
         require_result(processed, "reward_processor", self.processor)
         return as_finite(processed, f"reward_processor made {processed!r} of {reward}", where)
-
-
-def _scope(joint_actions: Sequence[JointAction]) -> str:
-    places = list(dict.fromkeys(place(action.row, action.turn) for action in joint_actions))
-    shown = "; ".join(places[:4]) + ("; ..." if len(places) > 4 else "")
-    return f"{shown} ({len(joint_actions)} joint action(s))"
 
 
 def settle_call(func: RewardFunc, num_agents: int) -> tuple[tuple[str, ...], tuple[str, ...]]:

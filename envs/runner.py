@@ -237,5 +237,6 @@ class TextEpisodes:
         return self._env
 
     def close(self) -> None:
-        """Forget the episodes."""
+        """Forget the episodes, and end the workers of the reward function."""
         self._states = []
+        self._env.close()

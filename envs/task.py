@@ -6,8 +6,10 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from marlogue.envs.formatters import Formatter, Formatters
+from marlogue.envs.reward_settings import RewardSettings
 from marlogue.envs.rewards import Reward, RewardFunc, RewardProcessor
 from marlogue.envs.rows import Dataset, Rows
 from marlogue.envs.transitions import ExternalTransition, Transition
@@ -31,6 +33,19 @@ class TextTask:
     max_prompt_chars: int
     max_completion_chars: int
 
+    @property
+    def callbacks(self) -> list[Any]:
+        """The user's functions and objects that are called."""
+        transition = None if self.transition is None else self.transition.func
+        formatters = [formatter for formatter, _ in self.formatters.calls]
+        return [self.reward.func, self.reward.processor, *formatters, transition]
+
+    def close(self) -> None:
+        """End what callbacks run in; it begins again when it is needed."""
+        self.reward.close()
+        if self.transition is not None:
+            self.transition.close()
+
 
 def text_task(
     dataset: Dataset,
@@ -42,6 +57,7 @@ def text_task(
     agents: Sequence[str] | None,
     num_turns: int,
     reward_processor: RewardProcessor | None,
+    reward_settings: RewardSettings,
     early_termination_threshold: float | None,
     external_prompt_passthrough: bool,
     max_prompt_chars: int | None,
@@ -64,7 +80,7 @@ def text_task(
         rows=Rows(dataset),
         agents=names,
         num_turns=num_turns,
-        reward=Reward(reward_func, names, reward_processor),
+        reward=Reward(reward_func, names, reward_processor, reward_settings),
         formatters=Formatters(formatters, names),
         transition=None if external_transition is None else Transition(external_transition, names),
         early_termination_threshold=_threshold(early_termination_threshold),

@@ -26,6 +26,7 @@ from marlogue.envs.episodes import (
 )
 from marlogue.envs.formatters import Formatter
 from marlogue.envs.joint_text import joint_text
+from marlogue.envs.reward_settings import OnRewardError, RewardBackend, RewardSettings
 from marlogue.envs.rewards import RewardFunc, RewardProcessor
 from marlogue.envs.rows import Dataset, RowOrder, checked_row
 from marlogue.envs.spaces import UnicodeText
@@ -48,7 +49,8 @@ class TextEnv(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
         reward_func: `reward_func(completions_of_agent_0, completions_of_agent_1, ...)`, each a
             list with one completion per joint action; gets `prompts` and `batch_items` by
             keyword if it names them. See `marlogue.envs.rewards` and, for what it may return,
-            `marlogue.envs.reward_values.read_rewards`.
+            `marlogue.envs.reward_values.read_rewards`. An `async def` is awaited, the calls of all
+            open episodes together.
         formatters: makes prompts from rows: None (the row's `prompt`), one callable, or one per
             agent. See `marlogue.envs.formatters.Formatters`.
         external_transition: makes the prompts of the later turns; required when `num_turns > 1`.
@@ -58,6 +60,18 @@ class TextEnv(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
         num_turns: turns of an episode. The last one is a termination, not a truncation.
         reward_processor: function from float to float, applied to each agent's reward. See
             `RewardProcessors`.
+        reward_timeout: seconds that a reward call may take; None for any time.
+        reward_workers: reward calls made at once; their order is kept. 0 makes them one after the
+            other in the thread that steps, unless `reward_timeout` or `"process"` need a worker.
+            Of an async function: the most that are awaited at once, 0 for all.
+        reward_backend: what a worker is: `"thread"`, where a call that hangs cannot be stopped,
+            only left behind; or `"process"`, where it is ended with all that it began. There the
+            function is a copy of its own: what it remembers stays in that process.
+        on_reward_error: what becomes of a reward call that raises, takes too long, loses its
+            worker, or returns what is no reward: `"raise"`, or `"drop"`: the joint actions that it
+            was to score get no reward, as if the function had abstained from them.
+        max_dropped_share: with `"drop"`, raise a `TooManyDroppedError` when more than this share
+            of the latest 200 reward calls (of at least 50) was dropped.
         early_termination_threshold: a turn whose mean processed reward, over the agents that got
             one, is strictly above it ends the episode. None: nothing ends early.
         external_prompt_passthrough: show the transition's prompts as they are, instead of passing
@@ -72,7 +86,8 @@ class TextEnv(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
     Infos are JSON-serialisable: for each agent `turn` (turns played so far), `row`, `item` (those
     of the row's fields that JSON can express), and after a step `raw_reward`, `reward` and
     `abstained`. Where the reward function abstained (None), the agent's reward is 0.0 and its info
-    says so. `infos["__common__"]` holds facts about the whole team.
+    says so; where its reward was dropped, `reward_error` is there too, and holds the error with its
+    traceback. `infos["__common__"]` holds facts about the whole team.
 
     Raises:
         TypeError: when an argument has a wrong type, or a callback cannot be called as it must.
@@ -94,6 +109,11 @@ class TextEnv(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
         agents: Sequence[str] | None = None,
         num_turns: int = 1,
         reward_processor: RewardProcessor | None = None,
+        reward_timeout: float | None = None,
+        reward_workers: int = 0,
+        reward_backend: RewardBackend = "thread",
+        on_reward_error: OnRewardError = "raise",
+        max_dropped_share: float = 0.2,
         early_termination_threshold: float | None = None,
         external_prompt_passthrough: bool = False,
         max_prompt_chars: int | None = None,
@@ -113,6 +133,9 @@ class TextEnv(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
             agents=agents,
             num_turns=num_turns,
             reward_processor=reward_processor,
+            reward_settings=RewardSettings(
+                reward_timeout, reward_workers, reward_backend, on_reward_error, max_dropped_share
+            ),
             early_termination_threshold=early_termination_threshold,
             external_prompt_passthrough=external_prompt_passthrough,
             max_prompt_chars=max_prompt_chars,
@@ -229,6 +252,10 @@ class TextEnv(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
             return text
         print(text)
         return None
+
+    def close(self) -> None:
+        """End the workers of the reward function; a later step begins them again."""
+        self.task.close()
 
     def _started(self, method: str) -> EpisodeState:
         if self._state is None:

@@ -1,5 +1,6 @@
 """Formatters and transitions: what agents are shown (C84, and C62 for copies)."""
 
+import asyncio
 import functools
 
 import pytest
@@ -203,12 +204,15 @@ def test_a_transition_that_cannot_be_called_is_refused(function):
         Transition(function, ["agent_0"])
 
 
-def test_an_async_transition_is_refused():
-    async def transition(**_):
-        return []
+def test_an_async_transition_is_awaited():
+    async def transition(agent_completions, turn_idx):
+        await asyncio.sleep(0)
+        return [f"{text}{turn_idx}" for text in agent_completions]
 
-    with pytest.raises(TypeError, match="async"):
-        Transition(transition, ["agent_0"])
+    env = text_env(external_transition=transition, num_turns=2)
+    env.reset()
+    assert env.step(actions("a", "b")).observations == actions("a0", "b0")
+    env.close()
 
 
 def test_a_transition_method_and_partial():

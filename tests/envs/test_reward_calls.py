@@ -21,7 +21,7 @@ PROMPTS = [["Pa", "Qa"], ["Pb", "Qb"]]
 def called_with(make):
     """Call what `make(seen)` returns through the contract; what it put into `seen`."""
     seen = []
-    Reward(make(seen), AGENTS).score(TWO)
+    Reward(make(seen), AGENTS).score([TWO])
     (call,) = seen
     return call
 
@@ -111,19 +111,19 @@ def test_a_wrapper_that_takes_no_keywords_gets_none():
     def outer(*completions):
         return inner(*completions)
 
-    Reward(outer, AGENTS).score(TWO)
+    Reward(outer, AGENTS).score([TWO])
     assert seen == [(A, B, None)]
 
 
 def test_a_builtin_without_a_signature_gets_the_completions_by_position():
     assert settle_call(max, 2) == ((), ())
     with pytest.raises(ValueError, match="a str"):
-        Reward(max, AGENTS).score(TWO)
+        Reward(max, AGENTS).score([TWO])
 
 
 def test_a_builtin_with_a_signature():
     one = JointAction(0, 0, {}, ("p",), ("abc",))
-    assert Reward(len, ["agent_0"]).score([one])[0].raw == (1.0,)
+    assert Reward(len, ["agent_0"]).score([[one]])[0][0].raw == (1.0,)
 
 
 REFUSED = {
@@ -167,14 +167,24 @@ class AsyncScorer:
     "function",
     [async_reward, functools.partial(async_reward), AsyncScorer(), AsyncScorer().__call__],
 )
-def test_async_functions_are_refused(function):
-    with pytest.raises(TypeError, match="async function"):
-        Reward(function, AGENTS)
+def test_async_functions_are_awaited(function):
+    reward = Reward(function, AGENTS)
+    assert reward.score([TWO])[0][0].raw == (0.0, 0.0)
+    reward.close()
+
+
+async def async_generator(a, b):
+    yield [0.0, 0.0]
+
+
+def test_an_async_generator_is_refused():
+    with pytest.raises(TypeError, match="async generator"):
+        Reward(async_generator, AGENTS)
 
 
 def test_a_hidden_coroutine_is_refused_when_it_comes_back():
     with pytest.raises(ValueError, match="awaitable"):
-        Reward(lambda a, b: async_reward(a, b), AGENTS).score(TWO)
+        Reward(lambda a, b: async_reward(a, b), AGENTS).score([TWO])
 
 
 @pytest.mark.parametrize("function", [None, 3, "reward", [1.0]])
@@ -193,7 +203,7 @@ def test_a_type_error_of_the_user_is_raised_once_with_its_own_traceback():
         return [1.0 if "x" in a[0] else 0.0]
 
     with pytest.raises(TypeError, match="unsupported operand") as caught:
-        Reward(r, AGENTS).score(TWO[:1])
+        Reward(r, AGENTS).score([TWO[:1]])
     assert calls == [([["Pa"], ["Pb"]], ["x1"], ["y1"])]
     assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "r"
     (note,) = caught.value.__notes__
@@ -209,7 +219,7 @@ def test_what_the_function_does_to_its_arguments_stays_with_it():
         return [1.0]
 
     action = JointAction(0, 0, dict(ITEM), ("p", "q"), ("a", "b"))
-    Reward(spoil, AGENTS).score([action])
+    Reward(spoil, AGENTS).score([[action]])
     assert action.prompts == ("p", "q")
     assert action.completions == ("a", "b")
 
@@ -247,5 +257,5 @@ class TestBatched:
             return [0.0, 0.0]
 
         other = JointAction(8, 0, {"id": 8}, ("p", "q"), ("a", "b"))
-        Reward(r, AGENTS).score([TWO[0], other])
+        Reward(r, AGENTS).score([[TWO[0], other]])
         assert seen == [[7, 8]]

@@ -121,7 +121,7 @@ def test_values_that_are_not_finite_in_flat_lists_and_arrays(bad):
 
 def score(returned, processor, num_agents=2):
     action = JointAction(3, 0, {}, ("p",) * num_agents, ("c",) * num_agents)
-    (scores,) = Reward(lambda *c: returned, NAMES[:num_agents], processor).score([action])
+    ((scores,),) = Reward(lambda *c: returned, NAMES[:num_agents], processor).score([[action]])
     return scores
 
 
