@@ -7,6 +7,7 @@ What all trainers share. A trainer saves and loads its state, says what it train
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from marlogue.agents.rules import converted, truth, whole
 from marlogue.algorithms.checkpoints import CheckpointStore, check_folder, write_folder
 from marlogue.algorithms.interruption import Interruption, RunInterrupted, StopRequested
 from marlogue.algorithms.run_description import ResumeError, compare
+from marlogue.algorithms.run_folder import RunFolder
 
 #: Resume from the newest intact checkpoint of the run's folder, if there is one.
 AUTO = "auto"
@@ -126,8 +128,10 @@ class Keeper:
     @contextmanager
     def opened(self) -> Iterator[None]:
         """The whole training, in its folder: resumed first, where that is asked for."""
-        self.resume()
-        yield
+        trainer = self.trainer
+        with RunFolder(trainer.logdir, trainer.describe(), self.args.resume):
+            self.resume()
+            yield
 
     def resume(self) -> None:
         """Load the checkpoint that the configuration asks for.
@@ -160,11 +164,12 @@ class Keeper:
             try:
                 yield
             except StopRequested as stop:
-                place = self.save()
-                raise RunInterrupted(
-                    f"{stop}: the run stopped, and its state is in {place}; to go on, train again "
-                    "with resume='auto' and the same logdir."
-                ) from None
+                interrupted = RunInterrupted(
+                    f"{stop}: the run stopped, and its state is in {self.save()}; to go on, train "
+                    "again with resume='auto' and the same logdir."
+                )
+                print(interrupted, file=sys.stderr)  # Python shows nothing of such an exit
+                raise interrupted from None
             except BaseException as error:
                 self._save_after(error)
                 raise

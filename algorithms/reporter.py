@@ -11,6 +11,7 @@ from typing import Any
 from stable_baselines3.common.logger import Image
 from tqdm.auto import tqdm
 
+from marlogue.algorithms.interruption import RunInterrupted, StopRequested
 from marlogue.algorithms.metrics import MetricsCallback, called_back
 from marlogue.algorithms.run_log import RunLog
 from marlogue.algorithms.sample import Sample
@@ -48,21 +49,30 @@ class Reporter:
     def run(
         self, config: Mapping[str, Any], total: int | None, unit: str = "item"
     ) -> Iterator[tqdm[Any]]:
-        """A run of ``total`` items (or of another ``unit``). What was gathered is written when it
-        ends, however it ends."""
+        """A run of ``total`` items (or of another ``unit``).
+
+        What was gathered is written when it ends, with an error, too; after a signal it is in the
+        checkpoint, and written when the run goes on.
+        """
         verbose = bool(config["verbose"])
+        state, table = self._resumed or (None, None)
+        self._resumed = None
         self._log = RunLog(
             self.logdir,
             verbose=verbose,
             wandb_config=self.wandb_config,
             config=config,
             num_transcripts=int(config["num_transcripts"]),
+            step=-1 if state is None else self.env_step,
+            state=state,
+            table=table,
         )
-        if self._resumed is not None:
-            self._log.load_state_dict(*self._resumed)
         progress = tqdm(total=total, unit=unit, disable=None if verbose else True)
         try:
             yield progress
+        except (StopRequested, RunInterrupted):
+            self._log.drop_window()
+            raise
         finally:
             progress.close()
             if self._log.has_window:
@@ -70,8 +80,17 @@ class Reporter:
             self._log.close()
             self._log = None
 
+    @property
+    def listens(self) -> bool:
+        """Whether there is a run that writes what is told."""
+        return self._log is not None
+
     def state_dict(self, table: SampleTable) -> dict[str, Any]:
-        """What was told and not yet written; fit for JSON, the samples go into the table."""
+        """Where the log is, and what waits to be written; fit for JSON.
+
+        Args:
+            table: takes the samples that wait.
+        """
         return {
             "env_step": self.env_step,
             "items": [table.add(samples) for samples in self._items],
@@ -79,15 +98,10 @@ class Reporter:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], table: SampleTable) -> None:
-        """Go on from what :meth:`state_dict` gave; the log does when the next run opens it."""
+        """Go on from there; before :meth:`run`."""
         self.env_step = state["env_step"]
         self._items = [table.get(numbers) for numbers in state["items"]]
         self._resumed = None if state["log"] is None else (state["log"], table)
-
-    @property
-    def listens(self) -> bool:
-        """Whether there is a run that writes what is told."""
-        return self._log is not None
 
     def collected(self, samples: list[Sample]) -> None:
         """An item's samples."""

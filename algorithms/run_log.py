@@ -1,42 +1,47 @@
 """What a run leaves to look at: the table, CSV, JSON, TensorBoard, and every transcript.
 
-Writing is stable-baselines3's logger. Figures are gathered in a window between two writes: a figure
-about samples is a mean over the window's samples, a figure about optimiser steps a mean over its
-steps, whatever the sizes of the groups they came in.
+The table, and what goes where, are stable-baselines3's logger. Figures are gathered in a window
+between two writes: a figure about samples is a mean over the window's samples, a figure about
+optimiser steps a mean over its steps, whatever the sizes of the groups they came in.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-from stable_baselines3.common.logger import (
-    CSVOutputFormat,
-    HParam,
-    HumanOutputFormat,
-    Image,
-    JSONOutputFormat,
-    KVWriter,
-    Logger,
-    TensorBoardOutputFormat,
-)
-from typing_extensions import override
+from stable_baselines3.common.logger import Image, KVWriter, Logger
 
+from marlogue.algorithms.append_file import AppendFile, Trouble
+from marlogue.algorithms.log_files import (
+    EVENTS,
+    ROWS,
+    TABLE,
+    CsvTable,
+    JsonRows,
+    PrintedTable,
+    TensorBoardEvents,
+    new_events_name,
+)
+from marlogue.algorithms.log_position import TRANSCRIPTS, go_back
 from marlogue.algorithms.metrics import by_turn_and_agent, sample_metrics, value_metrics
 from marlogue.algorithms.sample import Sample
 from marlogue.algorithms.sample_table import SampleTable
+from marlogue.algorithms.wandb_output import WandbOutput
 
-_TABLE_WIDTH = 60
 _IN_TABLE = ("team/", "eval/team/", "time/", "train/", "critic/", "actor/")
 _TEXT_ONLY = ("stdout", "csv", "json", "log")
 
 
 class RunLog:
     """The log of one run.
+
+    Files that cannot be written (a full disk, say) don't stop the training: it is said, and what is
+    missing is written as soon as that works again.
 
     Args:
         logdir: folder for ``progress.csv``, ``progress.json``, TensorBoard's events and
@@ -46,6 +51,12 @@ class RunLog:
             it as they are); None for no Weights & Biases.
         config: the configuration of the run, logged as hyperparameters.
         num_transcripts: episodes shown in TensorBoard with each write.
+        step: where it goes on, on the x-axis; -1 for the beginning.
+        state: what :meth:`state_dict` gave there; None at the beginning.
+        table: of the samples in it.
+
+    Raises:
+        OSError: when the folder cannot be made, or holds files that cannot be cut back.
     """
 
     def __init__(
@@ -56,27 +67,33 @@ class RunLog:
         wandb_config: Mapping[str, Any] | None,
         config: Mapping[str, Any],
         num_transcripts: int,
+        step: int = -1,
+        state: Mapping[str, Any] | None = None,
+        table: SampleTable | None = None,
     ) -> None:
-        outputs: list[KVWriter] = []
         self.folder = None if logdir is None else Path(logdir)
-        if verbose:
-            outputs.append(HumanOutputFormat(sys.stdout, max_length=_TABLE_WIDTH))
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            outputs.append(CSVOutputFormat(str(_unused(self.folder, "progress", ".csv"))))
-            outputs.append(JSONOutputFormat(str(_unused(self.folder, "progress", ".json"))))
-            tensorboard = TensorBoardOutputFormat(str(self.folder))
-            tensorboard.write({"hparams": _hparams(config)}, {"hparams": ()})
-            outputs.append(tensorboard)
-        if wandb_config is not None:
-            outputs.append(WandbOutput(wandb_config, config))
-        self.logger = Logger(None if logdir is None else str(logdir), outputs)
         self.num_transcripts = num_transcripts
+        self._files: dict[str, AppendFile] = {}
         self._samples: list[Sample] = []
         self._learnt: list[Sample] = []
         self._steps: dict[str, list[float]] = {}
         self._latest: dict[str, float] = {}
         self._last_step = -1
+        if state is not None:
+            self._load(state, table or SampleTable())
+        outputs: list[KVWriter] = []
+        if verbose:
+            outputs.append(PrintedTable(sys.stdout))
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            outputs += self._open(self.folder, config, step, state)
+        self._wandb: WandbOutput | None = None
+        if wandb_config is not None:
+            self._wandb = WandbOutput(
+                wandb_config, config, None if state is None else state["wandb"]
+            )
+            outputs.append(self._wandb)
+        self.logger = Logger(None if logdir is None else str(logdir), outputs)
 
     def add_samples(self, samples: Sequence[Sample]) -> None:
         """Samples that were collected; those of whole episodes also become transcripts."""
@@ -107,7 +124,7 @@ class RunLog:
         shown = _episodes(self._samples)[: self.num_transcripts]
         for number, episode in enumerate(shown):
             self.logger.record(f"transcripts/{number}", _markdown(episode), exclude=_TEXT_ONLY)
-        self._samples, self._learnt, self._steps, self._latest = [], [], {}, {}
+        self.drop_window()
         self._dump(step)
         self._last_step = step
         return metrics
@@ -126,32 +143,77 @@ class RunLog:
         """Whether at least ``interval`` steps lie between the last write and ``step``."""
         return self._last_step < 0 or step - self._last_step >= interval
 
-    def state_dict(self, table: SampleTable) -> dict[str, Any]:
-        """The window; fit for JSON, the samples go into the table."""
-        return {
-            "samples": table.add(self._samples),
-            "learnt": table.add(self._learnt),
-            "steps": self._steps,
-            "latest": self._latest,
-            "last_step": self._last_step,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any], table: SampleTable) -> None:
-        """Go on with the window that :meth:`state_dict` gave."""
-        self._samples = table.get(state["samples"])
-        self._learnt = table.get(state["learnt"])
-        self._steps = {tag: list(values) for tag, values in state["steps"].items()}
-        self._latest = dict(state["latest"])
-        self._last_step = state["last_step"]
-
     @property
     def has_window(self) -> bool:
         """Whether anything waits to be written."""
         return bool(self._samples or self._learnt or self._steps)
 
+    def drop_window(self) -> None:
+        """Forget what waits to be written: a checkpoint has it."""
+        self._samples, self._learnt, self._steps, self._latest = [], [], {}, {}
+
     def close(self) -> None:
-        """Close the files."""
+        """Write what could not be written before, and say what is missing in the end."""
+        for file in self._files.values():
+            file.catch_up()
         self.logger.close()
+        missing = [
+            f"{file.waiting + file.lost} of {name}"
+            for name, file in self._files.items()
+            if file.waiting + file.lost
+        ]
+        if missing:
+            warnings.warn(
+                f"the log in {self.folder} is incomplete: pieces that could never be written are "
+                f"missing ({', '.join(missing)}). Everything else in it is as it should be.",
+                stacklevel=3,
+            )
+
+    # -- checkpoints ------------------------------------------------------------------------
+
+    def state_dict(self, table: SampleTable) -> dict[str, Any]:
+        """Where the log is, and the window so far; fit for JSON.
+
+        Args:
+            table: takes the window's samples.
+        """
+        return {
+            "files": {name: file.state_dict() for name, file in self._files.items()},
+            "samples": table.add(self._samples),
+            "learnt": table.add(self._learnt),
+            "steps": self._steps,
+            "latest": self._latest,
+            "last_step": self._last_step,
+            "wandb": None if self._wandb is None else self._wandb.run_id,
+        }
+
+    def _load(self, state: Mapping[str, Any], table: SampleTable) -> None:
+        self._samples = table.get(state["samples"])
+        self._learnt = table.get(state["learnt"])
+        self._steps = {name: list(values) for name, values in state["steps"].items()}
+        self._latest = dict(state["latest"])
+        self._last_step = state["last_step"]
+
+    def _open(
+        self, folder: Path, config: Mapping[str, Any], step: int, state: Mapping[str, Any] | None
+    ) -> list[KVWriter]:
+        """The log's files, which go on where they were."""
+        files: Mapping[str, Any] = {} if state is None else state["files"]
+        go_back(folder, {name: file["size"] for name, file in files.items()}, step)
+        events = next((name for name in files if name.startswith(EVENTS)), "")
+        goes_on = (folder / events).is_file()
+        trouble = Trouble(folder)
+        for name in (ROWS, TRANSCRIPTS, events if goes_on else new_events_name()):
+            self._files[name] = AppendFile(folder / name, trouble)
+            if name in files:
+                self._files[name].load_state_dict(files[name])
+        rows, _, written = self._files.values()
+        tensorboard = TensorBoardEvents(written)
+        if not goes_on:
+            tensorboard.begin(config)
+        return [JsonRows(rows), CsvTable(folder / TABLE, rows, trouble), tensorboard]
+
+    # -- writing ----------------------------------------------------------------------------
 
     def _dump(self, step: int) -> None:
         # TensorBoard has it as the x-axis.
@@ -166,61 +228,21 @@ class RunLog:
     def _append_transcripts(self, samples: Sequence[Sample]) -> None:
         if self.folder is None or not samples:
             return
-        with open(self.folder / "transcripts.jsonl", "a", encoding="utf-8") as file:
-            for sample in samples:
-                line = {
-                    "item": sample.item_idx,
-                    "generation": sample.generation_idx,
-                    "turn": sample.turn_idx,
-                    "agent": sample.agent,
-                    "prompt": sample.prompt,
-                    "completion": sample.completion,
-                    "reward": None if sample.abstained else sample.reward,
-                    "truncated": sample.action.truncated,
-                }
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        lines = [json.dumps(_transcript(sample), ensure_ascii=False) + "\n" for sample in samples]
+        self._files[TRANSCRIPTS].append("".join(lines).encode("utf-8", "surrogatepass"))
 
 
-class WandbOutput(KVWriter):
-    """Writes numbers to Weights & Biases."""
-
-    def __init__(self, wandb_config: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise ImportError(
-                'wandb_config needs Weights & Biases; install it with pip install "marlogue[wandb]"'
-            ) from error
-        self._run = wandb.init(config=dict(config), **wandb_config)
-
-    @override
-    def write(
-        self,
-        key_values: dict[str, Any],
-        key_excluded: dict[str, tuple[str, ...]],
-        step: int = 0,
-    ) -> None:
-        numbers = {k: v for k, v in key_values.items() if isinstance(v, int | float)}
-        if numbers:
-            self._run.log(numbers, step=step)
-
-    @override
-    def close(self) -> None:
-        self._run.finish()
-
-
-def _hparams(config: Mapping[str, Any]) -> HParam:
-    shown = {
-        name: value if isinstance(value, bool | int | float | str) else str(value)
-        for name, value in config.items()
+def _transcript(sample: Sample) -> dict[str, Any]:
+    return {
+        "item": sample.item_idx,
+        "generation": sample.generation_idx,
+        "turn": sample.turn_idx,
+        "agent": sample.agent,
+        "prompt": sample.prompt,
+        "completion": sample.completion,
+        "reward": None if sample.abstained else sample.reward,
+        "truncated": sample.action.truncated,
     }
-    return HParam(shown, metric_dict={"team/turn_1/reward_mean": 0.0})
-
-
-def _unused(folder: Path, stem: str, suffix: str) -> Path:
-    """``progress.csv``, or with a number where an earlier run left one: it is kept."""
-    names = (stem if number == 1 else f"{stem}_{number}" for number in count(1))
-    return next(path for name in names if not (path := folder / f"{name}{suffix}").exists())
 
 
 def _episodes(samples: Sequence[Sample]) -> list[list[Sample]]:
