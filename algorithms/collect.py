@@ -14,6 +14,7 @@ from marlogue.algorithms.returns import expected_returns
 from marlogue.algorithms.sample import Joint, Sample
 from marlogue.algorithms.text_guidance import TextGuide
 from marlogue.envs import BatchRunner, Episode, Start, StepResult
+from marlogue.envs.episodes import REWARD_ERROR
 from marlogue.envs.waiting import waits
 
 
@@ -39,6 +40,7 @@ class Collector:
             (a Q critic bootstraps from it).
         parallel: let policies on different devices generate at the same time.
         guide: asked for advantages of what is said; None for none.
+        salvage: gets the samples of episodes that an error has cut off, and the error.
     """
 
     runner: BatchRunner
@@ -49,6 +51,7 @@ class Collector:
     bootstrap_actions: bool = False
     parallel: bool = False
     guide: TextGuide | None = None
+    salvage: Callable[[Sequence[Sample], BaseException], None] | None = None
 
     def collect(self, items: Sequence[Item], num_generations: int = 1) -> list[list[Sample]]:
         """Play ``num_generations`` episodes of each item, all of them together.
@@ -61,26 +64,34 @@ class Collector:
             _Record(episode, items[episode.start].index, self.runner.idle_texts)
             for episode in episodes
         ]
-        while running := [record for record in records if record.episode.agents]:
-            self._refuse_endless(running)
-            answers = self._act(running)
-            for record, answer in zip(running, answers, strict=True):
-                record.open_turn(answer)
-                if self.guide is not None:
-                    env = self.runner.env_of(record.episode.index)
-                    record.ask(self.guide, env, answer)
-            results = self.runner.step(
-                [record.episode for record in running],
-                [record.actions(answer) for record, answer in zip(running, answers, strict=True)],
-            )
-            for record, result in zip(running, results, strict=True):
-                record.close_turn(result)
+        try:
+            while running := [record for record in records if record.episode.agents]:
+                self._play_turn(running)
+        except (Exception, KeyboardInterrupt) as error:
+            if self.salvage is not None:
+                self.salvage([sample for r in records for sample in r.samples], error)
+            raise
         self._add_final_observations([record for record in records if record.cut_off])
         samples: list[list[Sample]] = [[] for _ in items]
         for record in records:
             record.finish()
             samples[record.episode.start] += record.samples
         return samples
+
+    def _play_turn(self, running: Sequence[_Record]) -> None:
+        self._refuse_endless(running)
+        answers = self._act(running)
+        for record, answer in zip(running, answers, strict=True):
+            record.open_turn(answer)
+            if self.guide is not None:
+                env = self.runner.env_of(record.episode.index)
+                record.ask(self.guide, env, answer)
+        results = self.runner.step(
+            [record.episode for record in running],
+            [record.actions(answer) for record, answer in zip(running, answers, strict=True)],
+        )
+        for record, result in zip(running, results, strict=True):
+            record.close_turn(result)
 
     def _act(self, records: Sequence[_Record]) -> list[dict[str, Completion]]:
         """One answer per live agent of each episode; one batch per policy."""
@@ -219,9 +230,11 @@ class _Record:
             if agent not in result.rewards:
                 continue
             reward = float(result.rewards[agent])
-            abstained = bool(result.infos.get(agent, {}).get("abstained", False))
+            info = result.infos.get(agent, {})
+            abstained = bool(info.get("abstained", False))
             if sample.turn_idx == self.turn:
                 sample.reward, sample.abstained = reward, abstained
+                sample.reward_error = info.get(REWARD_ERROR)
             elif not abstained:
                 sample.reward, sample.abstained = sample.reward + reward, False
             if result.truncations.get(agent) and not result.terminations.get(agent):

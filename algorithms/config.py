@@ -10,6 +10,7 @@ from marlogue.agents import SamplingParams
 from marlogue.agents.rules import check_fields, devices, one_of, real, truth, whole
 from marlogue.algorithms.annealing import AnnealLike, annealed
 from marlogue.algorithms.guidance import GUIDANCE_WEIGHT
+from marlogue.algorithms.reward_config import RewardConfig
 
 #: Schedules of transformers that need nothing but time.
 SCHEDULES = (
@@ -25,8 +26,9 @@ Devices = str | Sequence[str] | None
 
 
 @dataclass(kw_only=True)
-class ActorCriticConfig:
-    """What MAAC and IAC have in common.
+class ActorCriticConfig(RewardConfig):
+    """What MAAC and IAC have in common, beside
+    :class:`marlogue.algorithms.reward_config.RewardConfig`.
 
     The unit of ``max_steps``, ``eval_interval``, ``warmup_steps`` and the learning-rate schedule
     is one training item: a dataset row (or, with a foreign environment, a start of an episode).

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from marlogue.algorithms.config import ActorCriticConfig, default_of
 from marlogue.algorithms.items import EnvOrFactory
+from marlogue.algorithms.reward_config import REWARD_FIELDS, reward_fields
 from marlogue.envs import BatchRunner, TextEnv
 from marlogue.envs.text_env import text_env_inside
 
@@ -39,6 +40,16 @@ class Environments:
     def agents(self) -> list[str]:
         """The agents' names."""
         return self.train_runner.possible_agents
+
+    def __enter__(self) -> None:
+        """Within, workers of reward functions are kept; afterwards they end, and begin again only
+        when they are needed."""
+
+    def __exit__(self, *exception: object) -> None:
+        for env in (self.train, self.eval):
+            inner = text_env_inside(env)
+            if inner is not None:
+                inner.close()
 
 
 def make_environments(
@@ -92,6 +103,7 @@ def _text_env(
         num_turns=args.num_turns,
         early_termination_threshold=args.early_termination_threshold,
         external_prompt_passthrough=args.external_prompt_passthrough,
+        **args.reward_arguments(),
         **callbacks,
     )
 
@@ -104,6 +116,9 @@ def _fitted(args: ConfigT, env: EnvOrFactory, num_agents: int) -> ConfigT:
     if inner is not None:
         for name in ("num_turns", "early_termination_threshold", "external_prompt_passthrough"):
             known[name] = getattr(inner.task, name)
+        known |= reward_fields(inner.task.reward.settings)
+    else:
+        _refuse_without_effect(args)
     for name, value in known.items():
         said = getattr(args, name)
         if said not in (value, default_of(args, name)):
@@ -112,3 +127,13 @@ def _fitted(args: ConfigT, env: EnvOrFactory, num_agents: int) -> ConfigT:
                 "leave it out."
             )
     return replace(args, **known)
+
+
+def _refuse_without_effect(args: ActorCriticConfig) -> None:
+    for name in REWARD_FIELDS:
+        said = getattr(args, name)
+        if said != default_of(args, name):
+            raise ValueError(
+                f"{name} ({said!r}) has no effect on this env, which makes its rewards itself; set "
+                "it where the environment is made, or leave it out."
+            )

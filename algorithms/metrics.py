@@ -21,12 +21,14 @@ def sample_metrics(samples: Sequence[Sample]) -> dict[str, float]:
     a mean. Figures of which there is no sample are left out.
     """
     rewarded = [sample for sample in samples if not sample.abstained]
+    dropped = sum(sample.abstained and sample.reward_error is not None for sample in samples)
     metrics = {
         "reward_mean": _mean(sample.reward for sample in rewarded),
         "expected_return": _mean(sample.return_ for sample in rewarded),
         "completion_length": _mean(float(len(sample.completion_ids)) for sample in samples),
         "truncated_share": _mean(float(sample.action.truncated) for sample in samples),
-        "abstained": float(len(samples) - len(rewarded)),
+        "abstained": float(len(samples) - len(rewarded) - dropped),
+        "dropped": float(dropped),
         "reference_kl": _mean(sample.reference_kl for sample in rewarded),
         "reference_kl_penalty": _mean(
             sample.penalty if _known(sample.reference_kl) else math.nan for sample in rewarded

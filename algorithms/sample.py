@@ -48,7 +48,10 @@ class Sample:
             last; it is judged, never trained on.
         action: prompt and completion as token ids.
         reward: processed reward, as the environment gave it.
-        abstained: the reward function gave None; the sample is not trained on.
+        abstained: the reward function gave None, or what it gave was dropped; the sample is not
+            trained on.
+        reward_error: why it was dropped: an error in one line, and its traceback below; None where
+            it was not.
         reference_kl: k3 estimate of KL(policy || reference), summed over generated tokens.
         penalty: what is subtracted from the reward for it, in the target.
         next: the agent's next sample in the episode, to bootstrap from; None where the episode
@@ -71,6 +74,7 @@ class Sample:
     action: Completion
     reward: float = UNKNOWN
     abstained: bool = False
+    reward_error: str | None = None
     is_final_observation: bool = False
     reference_kl: float = UNKNOWN
     penalty: float = 0.0

@@ -160,7 +160,8 @@ def transcript(samples: Sequence[Sample]) -> str:
         if sample.turn_idx != turn:
             turn = sample.turn_idx
             lines.append(f"--- turn {turn + 1} ---")
-        reward = "abstained" if sample.abstained else f"{sample.reward:.3f}"
+        without = "abstained" if sample.reward_error is None else "dropped"
+        reward = without if sample.abstained else f"{sample.reward:.3f}"
         cut = ", cut at max_new_tokens" if sample.action.truncated else ""
         lines += [
             f"{sample.agent} is asked: {sample.prompt}",
