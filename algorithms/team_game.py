@@ -113,11 +113,12 @@ class Game:
                 )
         return view
 
-    def step(self, actions: NDArray[Any]) -> Played:
+    def step(self, actions: NDArray[Any], *, guided: bool = True) -> Played:
         """Act.
 
         Args:
             actions: [N] or [N, A]; those of absent agents are left out.
+            guided: ask the guidance, where there is one.
 
         Raises:
             ValueError: when the environment gives what it must not.
@@ -130,7 +131,7 @@ class Game:
         ):
             given = self.team.environment_actions(actions, acting)
             guidance = None
-            if self.guide is not None:
+            if self.guide is not None and guided:
                 guidance = self.guide(self.state, given, self.infos, actions, acted, self.number)
             observations, rewards, terminations, truncations, infos = self.env.step(given)
             earned = self._rewards(rewards, acting)

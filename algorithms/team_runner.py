@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from marlogue.agents.teams import TeamSpec
 from marlogue.algorithms.team_game import Game, Job
+from marlogue.algorithms.team_tape import Running, play_again
 from marlogue.algorithms.team_views import TeamView, VectorStep, piled, stacked, with_rows
 
 
@@ -47,6 +48,12 @@ class TeamRunner:
         """Begin an episode in each environment, with these numbers."""
         pairs = zip(self.games, episodes, strict=True)
         return stacked([game.begin(int(episode)) for game, episode in pairs])
+
+    def resume(self, saved: Sequence[Running]) -> tuple[TeamView, list[str]]:
+        """Play the episodes of each environment again, up to where they were; see
+        :func:`marlogue.algorithms.team_tape.play_again`."""
+        pairs = [play_again(game, one) for game, one in zip(self.games, saved, strict=True)]
+        return stacked([view for view, _ in pairs]), [why for _, why in pairs]
 
     def step(self, actions: NDArray[Any]) -> VectorStep:
         """Act in each environment, [E, N] or [E, N, A]; see `VectorStep`."""

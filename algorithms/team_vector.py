@@ -22,6 +22,7 @@ from marlogue.algorithms.team_checks import check_whole, checked_actions, checke
 from marlogue.algorithms.team_game import Job
 from marlogue.algorithms.team_guidance import Guidance
 from marlogue.algorithms.team_runner import check_one_kind, check_same_team
+from marlogue.algorithms.team_tape import Running, warn_of_lost
 from marlogue.algorithms.team_views import (
     EpisodeEnd,
     TeamView,
@@ -121,6 +122,38 @@ class TeamVector:
         ]
         self._view = joined_views(parts)
         return self._view
+
+    def resume(self, saved: Sequence[Running]) -> tuple[TeamView, NDArray[np.bool_]]:
+        """Go on with episodes of another vector (see `Tape`), which are played again for it. Where
+        one does not get to where it was, the next one begins, with a warning.
+
+        Args:
+            saved: [E].
+
+        Returns:
+            What is seen, and the environments [E] whose saved episode is lost.
+        """
+        self._check_open()
+        self._view = None
+        episodes = checked_episodes([one.episode for one in saved], self.num_envs)
+        self._next = np.array(episodes) + 1
+        found = self._answers("resume", *[(saved[share],) for share in self._shares])
+        lost = np.zeros(self.num_envs, np.bool_)
+        views = []
+        for index, (share, part) in enumerate(zip(self._shares, found, strict=True)):
+            if isinstance(part, WorkerDiedError):
+                lost[share] = True
+                views.append(self._replaced(index, part))
+                continue
+            view, reasons = part
+            views.append(view)
+            for env, why in enumerate(reasons, share.start):
+                if why:
+                    lost[env] = True
+                    self._next[env] += 1
+                    warn_of_lost(env, saved[env], why)
+        self._view = joined_views(views)
+        return self._view, lost
 
     def step(self, actions: NDArray[Any]) -> VectorStep:
         """Act in every environment.
