@@ -119,9 +119,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return self._tree.values[self.ring.recorded]
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        priorities = self._tree.values[: self.ring.filled].copy()
-        return {**super().state_dict(), "priorities": priorities, "largest": self._largest}
+    def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
+        held = self._tree.values[: self.ring.filled]
+        return {
+            **super().state_dict(copy=copy),
+            "priorities": held.copy() if copy else held,
+            "largest": self._largest,
+        }
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:

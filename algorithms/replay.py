@@ -173,9 +173,13 @@ class ReplayBuffer:
         discounts = np.where(alive, (gamma**steps)[:, None], 0.0)
         return Window(rewards, discounts.astype(np.float32), after, alive)
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on with the same draws."""
-        return {**self.ring.state_dict(), "rng": self.rng.bit_generator.state}
+    def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
+        """All that is needed to go on with the same draws.
+
+        Args:
+            copy: False for the arrays that are in use, to write them at once.
+        """
+        return {**self.ring.state_dict(copy=copy), "rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave.

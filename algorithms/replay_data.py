@@ -18,6 +18,7 @@ from marlogue.agents.rules import check_fields, one_of, truth, whole
 from marlogue.agents.teams import TeamSpec
 
 Array = NDArray[Any]
+GuidanceKind = Literal["none", "advantage", "values"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -128,11 +128,12 @@ class Ring:
         """End the episodes of some environments (None: all); see :meth:`ReplayBuffer.cut`."""
         self._frontier[self._environments(envs)] = -1
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that is held, copied."""
-        rings = {name: array[: self.filled].copy() for name, array in self._rings().items()}
+    def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
+        """All that is held; with ``copy=False`` the arrays are those in use, of which a large ring
+        has no room for a second set."""
+        held = {name: array[: self.filled] for name, array in self._rings().items()}
         return {
-            "rings": rings,
+            "rings": {name: array.copy() for name, array in held.items()} if copy else held,
             "frontier": self._frontier.copy(),
             "head": self._head,
             "capacity": self.capacity,
