@@ -14,31 +14,31 @@ from tqdm.auto import tqdm
 from marlogue.agents.teams import TeamSpec
 from marlogue.algorithms.aac_acting import ActingTeam, Explorer
 from marlogue.algorithms.aac_config import AACConfig, plain
-from marlogue.algorithms.aac_diagnostics import MOST_NAMED, floats, schedule_figures
+from marlogue.algorithms.aac_diagnostics import episode_figures, floats, schedule_figures
 from marlogue.algorithms.aac_evaluation import evaluated
 from marlogue.algorithms.aac_memory import Memory, Statistics
 from marlogue.algorithms.aac_networks import AACNetworks, check_attention
 from marlogue.algorithms.aac_pictures import left_in
+from marlogue.algorithms.aac_play import Play, SavedPlay
 from marlogue.algorithms.aac_saving import load_networks, save_networks
+from marlogue.algorithms.aac_state import describe, load_state, save_state
 from marlogue.algorithms.aac_update import AACLearner
 from marlogue.algorithms.annealing import as_anneal
 from marlogue.algorithms.callbacks import Callback
 from marlogue.algorithms.curriculum import Stage, make_stages
 from marlogue.algorithms.items import EnvOrFactory
+from marlogue.algorithms.keeping import Keeper
 from marlogue.algorithms.optimizer import make_schedule
+from marlogue.algorithms.random_state import random_state, set_random_state
+from marlogue.algorithms.replay_data import Array
 from marlogue.algorithms.reporter import Reporter
-from marlogue.algorithms.running import (
-    call_hooks,
-    checked_callbacks,
-    checked_logdir,
-    saved_on_failure,
-)
+from marlogue.algorithms.running import call_hooks, checked_callbacks, checked_logdir
 from marlogue.algorithms.streams import ACT, DRAW, NETWORKS, REPLAY, derived_seed
 from marlogue.algorithms.team_backends import check_backend
 from marlogue.algorithms.team_checks import check_whole
 from marlogue.algorithms.team_guidance import Guidance
 from marlogue.algorithms.team_vector import TeamVector, make_team_vector
-from marlogue.algorithms.team_views import TeamView, VectorStep
+from marlogue.algorithms.team_views import VectorStep
 from marlogue.envs.copies import copier
 
 
@@ -79,7 +79,9 @@ class AACTrainer:
         networks: actors, critic and their slow copies.
         steps: joint actions taken so far.
         updates: updates so far.
-        restarts: workers that died and were replaced, in the stages that are over.
+        restarts: workers that died and were replaced so far.
+        play: what is being played; None before the training.
+        resumed: what was being played when the state that was loaded was saved, until it goes on.
 
     Raises:
         ValueError, TypeError: an argument is missing or does not fit; the message names it.
@@ -111,6 +113,7 @@ class AACTrainer:
         if eval_env is not None:
             teams.append(self._team_of(eval_env, {}))
         self.team: TeamSpec = teams[0]
+        self.stage_teams = teams[: len(self.stages)]
         self.networks = AACNetworks.build(
             args,
             self.team,
@@ -136,17 +139,36 @@ class AACTrainer:
             metrics_callback=None,
             logging_steps=args.logging_steps,
         )
-        self._explorer = Explorer(args, self.team.discrete)
-        self._memory: Memory | None = None
+        self.keeper = Keeper(self, args, "eval/team/return_mean")
+        self.explorer = Explorer(args, self.team.discrete)
+        self.memory: Memory | None = None
+        self.play: Play | None = None
+        self.resumed: SavedPlay | None = None
         self._remembered_from = 0  # steps at which the memory was empty
-        self.restarts = 0
+        self._restarts = 0  # in the stages before the one that is played
         self._begun: int | list[int] = 0  # the episode that each environment begins next
         self._evaluations = 0
+        self._evaluated_at = -1
 
     @property
     def updates(self) -> int:
         """Updates so far."""
         return self.learner.updates
+
+    @property
+    def position(self) -> int:
+        """Steps so far: what ``save_steps`` counts."""
+        return self.steps
+
+    @property
+    def env_step(self) -> int:
+        """Steps so far: the x-axis of the log."""
+        return self.steps
+
+    @property
+    def restarts(self) -> int:
+        """Workers that died and were replaced so far."""
+        return self._restarts + (0 if self.play is None else self.play.vector.restarts)
 
     @property
     def progress(self) -> float:
@@ -160,64 +182,68 @@ class AACTrainer:
 
         Raises:
             Whatever the environment, the guidance or a callback raises, with a note of where it
-            happened. Figures so far are on disk by then, and so are the networks, in
-            ``logdir/interrupted``, when something had been learnt.
+            happened. Figures so far are on disk by then, and so is what had been learnt: in a
+            checkpoint, or in ``logdir/interrupted`` (the message says where).
+            RunInterrupted: after a signal.
         """
-        if self.steps:
+        if self.play is not None:
             raise RuntimeError(
                 "this trainer has been trained already; build a new one, and load_model into it "
-                "to go on from there."
+                "to go on from there (or set resume='auto' to go on with an interrupted run)."
             )
         config = {"algorithm": type(self).__name__, "num_transcripts": 0, **plain(self.args)}
-        failing = saved_on_failure(self.logdir, self.save_model, lambda: self.updates)
-        total = self.args.total_steps
-        with self.reporter.run(config, total, unit="step") as progress, failing:
-            self._hook("on_train_start")
-            for stage in self.stages:
-                self._play(stage, progress)
-            self.reporter.report([])
-            if self.args.eval_interval:
-                self.evaluate()
-            self._hook("on_train_end")
+        with self.keeper.opened():
+            total = self.args.total_steps
+            with self.reporter.run(config, total, unit="step") as bar, self.keeper.guarding():
+                bar.update(self.steps)
+                self._hook("on_train_start")
+                for number, stage in enumerate(self.stages):
+                    self._train_in(number, stage, bar)
+                self.reporter.report([])
+                if self.args.eval_interval and self._evaluated_at != self.steps:
+                    self.evaluate()
+                    self._evaluated_at = self.steps
+                self.keeper.finished()
+                self._hook("on_train_end")
 
-    def _play(self, stage: Stage, progress: tqdm[Any]) -> None:
+    def _train_in(self, number: int, stage: Stage, bar: tqdm[Any]) -> None:
         """Train in one stage's environments."""
         until = min(self.args.total_steps, round(stage.until * self.args.total_steps))
+        resumed = self.resumed
+        if resumed is not None and (number < resumed.stage or self.steps >= until):
+            return  # the stage was over when the state was saved
         with self._vector(stage) as vector:
-            self._enter(vector.team)
-            players = self._players(vector)
-            view = vector.reset(self._begun)
+            with self.keeper.half_done():
+                play = self._enter(number, vector)
             while self.steps < until:
-                if self._evaluation_is_due():
-                    self.evaluate()
+                self._evaluate_if_due()
                 before = self.steps
-                view = self._step(vector, players, view)
-                self._learn(before)
-                progress.update(self.steps - before)
-                self.reporter.env_step = self.steps
-                self.reporter.report([])
+                with self.keeper.half_done():
+                    self._step(play)
+                    self._learn(before)
+                    bar.update(self.steps - before)
+                    self.reporter.env_step = self.steps
+                    self.reporter.report([])
+                self.keeper.save_if_due()
             self._begun = vector.next_episodes
-            self.restarts += vector.restarts
 
-    def _step(self, vector: TeamVector, players: ActingTeam, view: TeamView) -> TeamView:
+    def _step(self, play: Play) -> None:
         """One joint action in every environment."""
-        assert self._memory is not None
-        memory = players.memory
+        assert self.memory is not None
+        view, hidden = play.view, play.players.memory
         # Without a sample in its loss a policy's spread is never trained, and nothing to act on.
-        chosen = players.act(view, greedy=self.args.deterministic)
-        actions = self._explorer(chosen, view, self.team.action_mask().numpy(), self.steps)
-        step = vector.step(actions)
-        rows = self._memory.add(view, actions, step, memory)
+        chosen = play.players.act(view, greedy=self.args.deterministic)
+        actions = self.explorer(chosen, view, self.team.action_mask().numpy(), self.steps)
+        step = play.step(actions)
+        rows = self.memory.add(view, actions, step, hidden)
         self.statistics.update(rows, step.over[step.kept_envs], step.kept_envs)
         self.statistics.forget(step.lost_envs)
-        players.forget(step.over | step.lost)
         self.steps += len(step.kept_envs)
         self._tell_of_episodes(step)
-        return step.view
 
     def _learn(self, before: int) -> None:
         """The updates that are due after the steps from ``before`` on."""
-        args, memory = self.args, self._memory
+        args, memory = self.args, self.memory
         assert memory is not None
         # A batch of what a new stage's first steps were would be the same few steps many times.
         few = min(args.learning_starts, args.batch_size)
@@ -232,7 +258,8 @@ class AACTrainer:
         for _ in range(due * args.updates_per_train):
             batch = memory.draw(self.progress, self.networks.device)
             updated = self.learner.update(batch, weight)
-            memory.learnt(batch, updated.errors)
+            if updated.errors is not None:
+                memory.learnt(batch, updated.errors)
             self.reporter.step(updated.figures)
             self._hook("on_update")
         seconds = max(time.perf_counter() - started, 1e-9)
@@ -284,6 +311,7 @@ class AACTrainer:
         if watch is not None and self.logdir is not None:
             pictures = left_in(self.logdir, watch, self.steps)
         self.reporter.evaluated(metrics, pictures)
+        self.keeper.evaluated(metrics)
         self._hook("on_evaluation", metrics)
         return metrics
 
@@ -302,22 +330,42 @@ class AACTrainer:
             max_restarts=args.max_restarts - self.restarts,
         )
 
-    def _enter(self, team: TeamSpec) -> None:
+    def _enter(self, number: int, vector: TeamVector) -> Play:
+        """Begin a stage, or go on with the one that was saved."""
+        resumed = self.resumed
+        going_on = resumed is not None and resumed.stage == number
+        if not going_on:
+            self.use_team(vector.team)
+            self._give_up()  # what the last stage's environments were playing
+        play = Play(number, vector, self._players(vector))
+        if resumed is not None and going_on:
+            random = random_state()  # which environments may draw from
+            self._give_up(play.resume(resumed))
+            set_random_state(random)
+        else:
+            play.begin(self._begun)
+        self._restarts, self.play, self.resumed = self.restarts, play, None
+        return play
+
+    def use_team(self, team: TeamSpec) -> None:
         """Go on with the team of a stage."""
         if team != self.team:
             self.team = team
             self.networks = self.networks.for_team(team)
             self.statistics = self.statistics.for_team(self.args, team)
             self.learner.use(self.networks, self.statistics.preparation())
-            self._memory = None
-        if self._memory is None:
+            self.memory = None
+        if self.memory is None:
             width = self.networks.actors.initial_state(1).shape[-1]
             seed = derived_seed(self.args.seed, REPLAY)
-            self._memory = Memory(self.args, team, width, seed)
+            self.memory = Memory(self.args, team, width, seed)
             self._remembered_from = self.steps
-        # What the last stage's environments were playing is given up.
-        self._memory.cut()
-        self.statistics.forget()
+
+    def _give_up(self, envs: Array | None = None) -> None:
+        """The episodes of some environments (None: all) are not played to their end."""
+        assert self.memory is not None
+        self.memory.cut(envs)
+        self.statistics.forget(envs)
 
     def _players(self, vector: TeamVector) -> ActingTeam:
         seed = derived_seed(self.args.seed, ACT, self.steps)
@@ -331,25 +379,23 @@ class AACTrainer:
         with make_team_vector(env, guidance=guidance, env_kwargs=env_kwargs) as vector:
             return vector.team
 
-    def _evaluation_is_due(self) -> bool:
-        """Whether the latest steps reached a multiple of the interval; 0 is one."""
+    def _evaluate_if_due(self) -> None:
+        """Evaluate when the latest steps reached a multiple of the interval; 0 is one."""
         interval = self.args.eval_interval
         if not interval or self.steps // interval < self._evaluations:
-            return False
+            return
+        if self._evaluated_at != self.steps:  # a run that is prolonged was evaluated at its end
+            self.evaluate()
+            self._evaluated_at = self.steps
         self._evaluations = self.steps // interval + 1
-        return True
 
     def _tell_of_episodes(self, step: VectorStep) -> None:
         for end in step.episodes:
-            told = {"team/return": float(end.returns.sum()), "team/length": float(end.length)}
-            if self.team.num_agents <= MOST_NAMED:
-                names = zip(self.team.agents, end.returns, strict=True)
-                told |= {f"{agent}/return": float(value) for agent, value in names}
-            self.reporter.step(told)
+            self.reporter.step(episode_figures(end.returns, end.length, self.team.agents))
             self._hook("on_episode", end)
 
     def _schedule_figures(self, weight: float) -> dict[str, float]:
-        assert self._memory is not None
+        assert self.memory is not None
         args, learner = self.args, self.learner
         discrete = self.team.discrete
         changing = schedule_figures(
@@ -365,8 +411,9 @@ class AACTrainer:
         )
         return {
             **floats(changing),
-            **self._memory.figures(),
-            "replay/steps": float(len(self._memory)),
+            **self.memory.figures(),
+            **learner.skipped.figures(),
+            "replay/steps": float(len(self.memory)),
             "train/agent_learning_rate": learner.actor_steps.learning_rate,
             "train/critic_learning_rate": learner.critic_steps.learning_rate,
         }
@@ -375,6 +422,47 @@ class AACTrainer:
         call_hooks(self.callbacks, name, self, *arguments)
 
     # -- saving -----------------------------------------------------------------------------
+
+    def counters(self) -> dict[str, Any]:
+        """Numbers that a training goes on from; fit for JSON."""
+        return {
+            "steps": self.steps,
+            "remembered_from": self._remembered_from,
+            "restarts": self.restarts,
+            "evaluations": self._evaluations,
+            "evaluated_at": self._evaluated_at,
+        }
+
+    def load_counters(self, counters: Mapping[str, Any], begun: int | list[int]) -> None:
+        """Go on from what :meth:`counters` gave; environments of the next stage begin with these
+        episodes."""
+        self.steps = self.reporter.env_step = counters["steps"]
+        self._remembered_from = counters["remembered_from"]
+        self._restarts = counters["restarts"]
+        self._evaluations = counters["evaluations"]
+        self._evaluated_at = counters["evaluated_at"]
+        self._begun = begun
+
+    def users_objects(self) -> list[Any]:
+        """What is the user's own, and may have a state that is kept with that of the training."""
+        return [*self.callbacks, self.guidance]
+
+    def describe(self) -> dict[str, Any]:
+        """What is trained; see :func:`marlogue.algorithms.run_description.description`."""
+        return describe(self)
+
+    def save_state(self, folder: Path) -> None:
+        """Save all that the training depends on from here on; see
+        :mod:`marlogue.algorithms.aac_state`."""
+        save_state(self, folder)
+
+    def load_state(self, folder: Path) -> None:
+        """Load what :meth:`save_state` saved; :meth:`train` then goes on from it.
+
+        Raises:
+            ValueError: when it is that of another training.
+        """
+        load_state(self, folder)
 
     def save_model(self, output_dir: str | Path) -> None:
         """Save the networks and running statistics; see :mod:`marlogue.algorithms.aac_saving`."""

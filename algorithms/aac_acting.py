@@ -5,7 +5,7 @@ E environments, N agents, D observation size, A actions or size of an action.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from marlogue.agents.vector_actors import VectorActors
 from marlogue.algorithms.aac_config import AACConfig
 from marlogue.algorithms.annealing import as_anneal
 from marlogue.algorithms.exploration import EpsilonGreedy, GaussianNoise
-from marlogue.algorithms.streams import EXPLORE, derived_seed
+from marlogue.algorithms.streams import EXPLORE, derived_seed, restore_generator
 from marlogue.algorithms.team_views import TeamView
 
 Array = NDArray[Any]
@@ -71,6 +71,15 @@ class ActingTeam:
         """[E, N, H], the state before the next action; None without recurrence."""
         return self.state.cpu().numpy() if self.actors.recurrent else None
 
+    def state_tensors(self) -> dict[str, Tensor]:
+        """What they remember, and the state of their draws."""
+        return {"memory": self.state, "generator": self._generator.get_state()}
+
+    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what :meth:`state_tensors` gave."""
+        self.state = tensors["memory"].to(self.state.device)
+        restore_generator(self._generator, tensors["generator"])
+
     def forget(self, envs: Array) -> None:
         """Begin new episodes in these environments (bool [E])."""
         if self.actors.recurrent and envs.any():
@@ -105,6 +114,18 @@ class Explorer:
                 f"{name} ({getattr(args, name)!r}) does nothing here, since the environment's "
                 f"actions are {kind}; leave it out, and set {other}."
             )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of its draws, as JSON can hold them."""
+        return {name: rng.bit_generator.state for name, rng in self._rngs().items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave."""
+        for name, rng in self._rngs().items():
+            rng.bit_generator.state = state[name]
+
+    def _rngs(self) -> dict[str, np.random.Generator]:
+        return {"start": self._rng, "beside": self._beside.rng}
 
     def __call__(self, actions: Array, view: TeamView, exists: Array, steps: int) -> Array:
         """Explore.

@@ -12,6 +12,7 @@ from marlogue.algorithms.aac_losses import ACTOR_GRADIENTS
 from marlogue.algorithms.annealing import Anneal, AnnealLike, annealed
 from marlogue.algorithms.config import SCHEDULES
 from marlogue.algorithms.guidance import GUIDANCE_WEIGHT
+from marlogue.algorithms.keeping import KeepingConfig
 from marlogue.algorithms.prioritized_replay import BETA
 
 #: What an agent learns from: its own reward, or the mean or the sum of all that act.
@@ -19,8 +20,9 @@ RewardSharing = Literal["own", "mean", "sum"]
 
 
 @dataclass(kw_only=True)
-class AACConfig:
-    """Configuration of :class:`marlogue.algorithms.AACTrainer`.
+class AACConfig(KeepingConfig):
+    """Configuration of :class:`marlogue.algorithms.AACTrainer`, beside
+    :class:`marlogue.algorithms.keeping.KeepingConfig`.
 
     A step is one joint action in one environment; it is the unit of ``total_steps``, of all
     intervals, of warm-ups and schedules. Fields that change over a training (an ``Anneal``) can be
@@ -111,6 +113,7 @@ class AACConfig:
         attention_images: draw attention maps for TensorBoard with each evaluation (with the extra
             ``plot``) and keep its first episode's attention in the run's folder.
         device: of the networks; None for a GPU where there is one.
+        save_steps: steps between two checkpoints; see :class:`KeepingConfig`.
         seed: makes the run reproducible.
         verbose: print the table of metrics and a progress bar.
 
@@ -189,6 +192,7 @@ class AACConfig:
     logging_steps: int = whole(1_000, at_least=1)
     attention_images: bool = truth(True)
     device: str | None = device()
+    save_steps: int | None = whole(10_000, at_least=1, optional=True)
     seed: int = whole(0, at_least=0)
     verbose: bool = truth(True)
 

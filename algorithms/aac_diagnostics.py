@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from marlogue.algorithms.attention_entropies import choices, head_entropies
@@ -175,6 +175,23 @@ def priority_figures(priorities: ArrayLike) -> dict[str, float]:
         "replay/priority_max": float(values.max()),
         "replay/effective_share": float(values.mean() ** 2 / np.square(values).mean()),
     }
+
+
+def episode_figures(
+    returns: NDArray[np.float64], length: int, agents: Sequence[str]
+) -> dict[str, float]:
+    """``team/return`` (the sum over agents), ``team/length``, and ``AGENT/return`` of teams that
+    are not too large for it.
+
+    Args:
+        returns: [N].
+        length: steps.
+        agents: N names.
+    """
+    told = {"team/return": float(returns.sum()), "team/length": float(length)}
+    if len(agents) > MOST_NAMED:
+        return told
+    return told | {f"{a}/return": float(r) for a, r in zip(agents, returns, strict=True)}
 
 
 def guidance_figures(

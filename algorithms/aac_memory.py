@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from marlogue.algorithms.annealing import as_anneal
 from marlogue.algorithms.normalizers import ObservationNormalizer, RewardScaler
 from marlogue.algorithms.prioritized_replay import PrioritizedReplayBuffer
 from marlogue.algorithms.replay import ReplayBuffer
-from marlogue.algorithms.replay_data import ReplayLayout, TeamStep, Transitions
+from marlogue.algorithms.replay_data import GuidanceKind, ReplayLayout, TeamStep, Transitions
+from marlogue.algorithms.replay_files import load_replay, save_replay, saved_layout
 from marlogue.algorithms.sequence_replay import SequenceReplay, Sequences
 from marlogue.algorithms.team_views import TeamView, VectorStep, team_step
 
@@ -139,7 +141,7 @@ class Memory:
             self.cut(step.lost_envs)
             return rows
         if self._buffer is None:
-            self._buffer = self._made(step.guidance)
+            self._buffer = self._made(_kind(step.guidance))
         self._buffer.add(rows, step.kept_envs)
         self.cut(step.lost_envs)
         return rows
@@ -170,12 +172,31 @@ class Memory:
             return {}
         return priority_figures(self._buffer.held_priorities())
 
-    def _made(self, guidance: Array | None) -> ReplayBuffer:
-        kinds = {None: "none", 2: "advantage", 3: "values"}
+    def save(self, folder: Path) -> None:
+        """Save all that is held; nothing before the first step."""
+        folder.mkdir()
+        if self._buffer is not None:
+            save_replay(self._buffer, folder)
+
+    def load(self, folder: Path) -> None:
+        """Go on from what :meth:`save` saved.
+
+        Raises:
+            ValueError: when it is of another team or configuration; nothing is loaded then.
+        """
+        saved = saved_layout(folder)
+        if saved is None:
+            self._buffer = None
+            return
+        buffer = self._made(saved.guidance)
+        load_replay(buffer, folder)
+        self._buffer = buffer
+
+    def _made(self, guidance: GuidanceKind) -> ReplayBuffer:
         layout = ReplayLayout.of(
             self.team,
             availability=self.team.discrete,
-            guidance=kinds[None if guidance is None else guidance.ndim],
+            guidance=guidance,
             hidden_size=self.hidden_size,
         )
         args = self.args
@@ -195,6 +216,13 @@ class Memory:
             beta=as_anneal(args.priority_beta),
             **common,
         )
+
+
+def _kind(guidance: Array | None) -> GuidanceKind:
+    """What a step's guidance is: [E, N] advantages or [E, N, A] values."""
+    if guidance is None:
+        return "none"
+    return "advantage" if guidance.ndim == 2 else "values"
 
 
 def _check_room(layout: ReplayLayout, args: AACConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -32,10 +33,13 @@ from marlogue.algorithms.aac_rows import (
     rows_of_transitions,
 )
 from marlogue.algorithms.aac_targets import expected_value, priorities, sampled_value
+from marlogue.algorithms.bad_numbers import NotFinite, SkippedSteps, traced
 from marlogue.algorithms.optimizer import Optimizer
 from marlogue.algorithms.replay_data import Transitions
 from marlogue.algorithms.sequence_replay import Sequences
+from marlogue.algorithms.streams import restore_generator
 
+_GENERATOR, _UPDATES = "generator", "updates"
 # An update tells all about itself once in so many: figures cost time.
 _DIAGNOSED = 10
 # Share of the mean TD error by which the level of the values moves in an update.
@@ -49,11 +53,12 @@ class Updated(NamedTuple):
 
     Attributes:
         figures: by tag, for the log.
-        errors: [B], mean absolute TD error of each drawn step, for its priority.
+        errors: [B], mean absolute TD error of each drawn step, for its priority; None where the
+            batch was skipped, which leaves priorities as they are.
     """
 
     figures: dict[str, float]
-    errors: Tensor
+    errors: Tensor | None
 
 
 class AACLearner:
@@ -88,6 +93,7 @@ class AACLearner:
             networks.critic_parameters(), rate if own is None else own, clip, weight_decay=0.0
         )
         self.temperature_steps = Optimizer([networks.log_temperature], rate, weight_decay=0.0)
+        self.skipped = SkippedSteps(args.max_bad_steps)
         self.updates = 0
         self.use(networks, prepare)
 
@@ -100,18 +106,52 @@ class AACLearner:
 
     def set_progress(self, factor: float) -> None:
         """Set the learning rates to a schedule's factor of their base."""
-        for steps in (self.actor_steps, self.critic_steps, self.temperature_steps):
+        for steps in self._optimizers().values():
             steps.set_progress(factor)
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """What changes beside the networks: optimisers, draws, the number of updates."""
+        found = {
+            f"{name}.{key}": tensor
+            for name, steps in self._optimizers().items()
+            for key, tensor in steps.state_tensors().items()
+        }
+        counted = torch.tensor(self.updates)
+        return {**found, _GENERATOR: self.generator.get_state(), _UPDATES: counted}
+
+    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what :meth:`state_tensors` gave.
+
+        Raises:
+            ValueError: when it is that of other networks.
+        """
+        for name, steps in self._optimizers().items():
+            prefix = f"{name}."
+            own = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+            steps.load_state_tensors(own)
+        restore_generator(self.generator, tensors[_GENERATOR])
+        self.updates = int(tensors[_UPDATES])
+
+    def _optimizers(self) -> dict[str, Optimizer]:
+        return {
+            "actors": self.actor_steps,
+            "critic": self.critic_steps,
+            "temperature": self.temperature_steps,
+        }
 
     def update(self, batch: Transitions | Sequences, guidance_weight: float = 0.0) -> Updated:
         """Learn from a batch.
+
+        Where the critic's step would not be finite, the batch is skipped before anything is touched
+        (optimisers, slow copies, the level of values); where the actors' would not be, they and the
+        temperature are left as they are.
 
         Args:
             batch: of replay.
             guidance_weight: w of what guidance the batch holds.
 
         Raises:
-            FloatingPointError: when a gradient is not finite; that network is as it was.
+            FloatingPointError: after ``max_bad_steps`` skipped steps of critic or actors in a row.
         """
         networks = self.networks
         if isinstance(batch, Sequences):
@@ -121,11 +161,20 @@ class AACLearner:
         asked = self._asked(rows)
         told = self.updates % _DIAGNOSED == 0
         targets = rows.targets(self._next_values(rows, asked), asked.queries)
-        q, known = self._step_critic(rows, asked, targets, told)
-        if self.updates % self.args.policy_delay == 0:
-            known |= self._step_actors(rows, asked, guidance_weight, told)
+        number, self.updates = self.updates, self.updates + 1
+        try:
+            q, known = self._step_critic(rows, asked, targets, told)
+        except NotFinite as error:
+            self.skipped.skip("critic", "critic", error, batch)
+            return Updated({}, None)
+        self.skipped.made("critic")
+        if number % self.args.policy_delay == 0:
+            try:
+                known |= self._step_actors(rows, asked, guidance_weight, told)
+                self.skipped.made("actors")
+            except NotFinite as error:
+                self.skipped.skip("actors", "actor", error, batch)
         self._move_targets()
-        self.updates += 1
         errors = priorities(q, targets, asked.mask)
         if isinstance(batch, Sequences):
             errors = _mean_by_sequence(errors, batch.trained)
@@ -175,7 +224,12 @@ class AACLearner:
             ).mean(1)
             loss = loss - args.attention_entropy_coef * masked_mean(spread, asked.mask)
         loss.backward()
-        known["critic/grad_norm"] = self.critic_steps.step()
+        try:
+            known["critic/grad_norm"] = self.critic_steps.step()
+        except NotFinite as error:
+            raise traced(
+                error, target=targets[asked.mask], value=q[asked.mask], loss=loss
+            ) from None
         self._move_level(targets - q.detach(), asked.mask, rows.weights)
         if told:
             known |= figures.critic_figures(q, targets, asked.mask)
@@ -212,7 +266,10 @@ class AACLearner:
     ) -> figures.Known:
         loss, known = self.actor_loss(rows, asked, guidance_weight, told)
         loss.backward(inputs=self.actor_steps.parameters)
-        known |= {"actor/loss": loss, "actor/grad_norm": self.actor_steps.step()}
+        try:
+            known |= {"actor/loss": loss, "actor/grad_norm": self.actor_steps.step()}
+        except NotFinite as error:
+            raise traced(error, loss=loss) from None
         if self.args.learn_temperature:
             entropies = self.actor_loss.entropies
             temperature_loss(

@@ -172,6 +172,9 @@ class RewardScaler:
         discount: gamma.
         epsilon: added to the variance.
 
+    Attributes:
+        sums: [E, N], discounted sums of the episodes under way.
+
     Raises:
         ValueError: when ``discount`` is not between 0 and 1.
     """
@@ -184,7 +187,7 @@ class RewardScaler:
         self.discount = discount
         self.epsilon = epsilon
         self.moments = RunningMoments(1, 1)
-        self._sums = np.zeros((num_envs, num_agents))
+        self.sums = np.zeros((num_envs, num_agents))
 
     @property
     def scale(self) -> float:
@@ -207,14 +210,14 @@ class RewardScaler:
                 f"rewards of agent {agent} in environment {env} ({rewards[env, agent]}) must be a "
                 "finite number."
             )
-        who = np.arange(len(self._sums)) if envs is None else np.asarray(envs)
-        sums = self._sums[who] * self.discount + np.where(present, rewards, 0.0)
+        who = np.arange(len(self.sums)) if envs is None else np.asarray(envs)
+        sums = self.sums[who] * self.discount + np.where(present, rewards, 0.0)
         self.moments.update(sums[present][:, None], np.zeros(int(present.sum()), np.int64))
-        self._sums[who] = np.where(over[:, None], 0.0, sums)
+        self.sums[who] = np.where(over[:, None], 0.0, sums)
 
     def forget(self, envs: Array | None = None) -> None:
         """Begin new episodes in some environments (None: all), whose last one broke off."""
-        self._sums[slice(None) if envs is None else envs] = 0.0
+        self.sums[slice(None) if envs is None else envs] = 0.0
 
     def __call__(self, rewards: Tensor) -> Tensor:
         """``rewards`` divided by the scale."""

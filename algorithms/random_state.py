@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -93,3 +94,25 @@ def stateful(objects: Iterable[Any]) -> list[Stateful]:
                 f"in checkpoints ({error}); return plain numbers, texts, lists and dicts."
             ) from error
     return unique
+
+
+def users_state(objects: Iterable[Any]) -> list[Any]:
+    """The states of those that have one; fit for JSON. See :func:`stateful`."""
+    return [one.state_dict() for one in stateful(objects)]
+
+
+def load_users_state(objects: Iterable[Any], states: Sequence[Any], folder: Path) -> None:
+    """Let them go on from what :func:`users_state` gave, which was found in ``folder``.
+
+    Raises:
+        ValueError: when there were more or fewer of them.
+    """
+    users = stateful(objects)
+    if len(users) != len(states):
+        raise ValueError(
+            f"{folder} holds the state of {len(states)} callbacks with a state of their own, but "
+            f"here are {len(users)}; build the trainer as the one that saved it."
+        )
+    for one, state in zip(users, states, strict=True):
+        with noted(f"calling load_state_dict of {callback_name(one)}"):
+            one.load_state_dict(state)

@@ -24,8 +24,8 @@ class TestStages:
         trainer.train()
         assert trainer.steps == 120
         assert trainer.updates == 17  # at 40, 45, ... 120
-        assert trainer._memory is not None
-        assert len(trainer._memory) == 120
+        assert trainer.memory is not None
+        assert len(trainer.memory) == 120
 
     def test_learning_waits_for_a_batch_of_the_new_team(self):
         class Note(Callback[AACTrainer]):
@@ -128,7 +128,7 @@ def test_deterministic_policies_act_by_their_mode():
         seen = 0
 
         def on_update(self, trainer):
-            batch = trainer._memory.draw(0.0, torch.device("cpu"))
+            batch = trainer.memory.draw(0.0, torch.device("cpu"))
             with torch.no_grad():
                 policy, _ = trainer.networks.actors(batch.observations)
             torch.testing.assert_close(batch.actions, policy.mode())
