@@ -145,7 +145,7 @@ def _acted(
 
 def _gradient_norm(loss: Tensor, parameters: Sequence[nn.Parameter]) -> float:
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    found = torch.autograd.grad(loss, trained, allow_unused=True)
+    found: Sequence[Tensor | None] = torch.autograd.grad(loss, trained, allow_unused=True)
     return float(nn.utils.get_total_norm([gradient for gradient in found if gradient is not None]))
 
 
