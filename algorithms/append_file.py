@@ -60,14 +60,15 @@ class AppendFile:
     Args:
         path: the file; made with the first piece.
         trouble: told of what fails.
+        room: the most bytes that wait.
     """
 
-    def __init__(self, path: Path, trouble: Trouble) -> None:
+    def __init__(self, path: Path, trouble: Trouble, room: int = MOST_WAITING) -> None:
         self.path = path
         self.lost = 0  #: pieces that there was no more room for
         self._trouble = trouble
         self._waiting: deque[bytes] = deque()
-        self._room = MOST_WAITING
+        self._room = room
 
     @property
     def waiting(self) -> int:
@@ -76,6 +77,8 @@ class AppendFile:
 
     def append(self, piece: bytes) -> None:
         """Write a piece, or keep it for later."""
+        if len(piece) > self._room:
+            self.catch_up()
         if len(piece) > self._room:
             self.lost += 1
         else:
@@ -111,7 +114,7 @@ class AppendFile:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what waited; that the file has its size again is up to the caller."""
         self._waiting = deque(base64.b64decode(piece) for piece in state["waiting"])
-        self._room = MOST_WAITING - sum(map(len, self._waiting))
+        self._room -= sum(map(len, self._waiting))
         self.lost = state["lost"]
 
     def _write(self, piece: bytes) -> None:
