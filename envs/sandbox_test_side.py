@@ -160,7 +160,8 @@ def run_tests(session: Session, job: dict[str, Any]) -> None:
     """Run the tests as the main module, with the code's functions in it by name.
 
     What the trusted set-up defines goes before what the code defines, save the entry point: a test
-    that computes an expected value with a helper must not compute it with the code's version.
+    that computes an expected value with a helper must not compute it with the code's version. No
+    name of Python's own is taken from the code: tests that call `len` mean that one.
     """
     module = type(sys)("__main__")
     space = module.__dict__
@@ -168,7 +169,8 @@ def run_tests(session: Session, job: dict[str, Any]) -> None:
     sys.argv = ["tests"]
     entry = job["entry_point"]
     for name in session.names():
-        space[name] = session.proxy(name)
+        if name.isidentifier() and not name.startswith("__") and not hasattr(builtins, name):
+            space[name] = session.proxy(name)
     exec(compile(job["setup"], SETUP_FILE, "exec", dont_inherit=True), space)
     if entry is not None:
         space[entry] = space["candidate"] = session.proxy(entry)
