@@ -2,6 +2,7 @@
 
 from marlogue.envs import (
     cloud_scheduling_v0,
+    code_pair_v0,
     coordination_v0,
     pursuit_v0,
     spread_v0,
@@ -12,9 +13,9 @@ from marlogue.envs.checks import check_text_env
 from marlogue.envs.episodes import StepResult
 from marlogue.envs.joint_text import joint_text
 from marlogue.envs.registry import NUMERIC_TASKS, TASKS, make, make_numeric
-from marlogue.envs.reward_processors import RewardProcessors
 from marlogue.envs.reward_calls import RewardWorkerError
 from marlogue.envs.reward_drops import TooManyDroppedError
+from marlogue.envs.reward_processors import RewardProcessors
 from marlogue.envs.rewards import batched_reward
 from marlogue.envs.rows import RowOrder
 from marlogue.envs.runner import BatchRunner, Episode, Start
@@ -31,16 +32,17 @@ __all__ = [
     "ConformanceError",
     "Episode",
     "RewardProcessors",
-    "RowOrder",
     "RewardWorkerError",
+    "RowOrder",
     "Start",
     "StepResult",
     "TextEnv",
-    "UnicodeText",
     "TooManyDroppedError",
+    "UnicodeText",
     "batched_reward",
     "check_text_env",
     "cloud_scheduling_v0",
+    "code_pair_v0",
     "coordination_v0",
     "env",
     "joint_text",

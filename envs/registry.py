@@ -13,6 +13,7 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.envs import (
     cloud_scheduling_v0,
+    code_pair_v0,
     coordination_v0,
     pursuit_v0,
     spread_v0,
@@ -21,6 +22,7 @@ from marlogue.envs import (
 from marlogue.envs.text_env import TextEnv
 
 TASKS: dict[str, Callable[..., TextEnv]] = {
+    "code_pair_v0": code_pair_v0.parallel_env,
     "coordination_v0": coordination_v0.parallel_env,
     "story_length_v0": story_length_v0.parallel_env,
 }

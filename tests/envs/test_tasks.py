@@ -15,6 +15,7 @@ from marlogue.envs import (
     NUMERIC_TASKS,
     TASKS,
     check_text_env,
+    code_pair_v0,
     coordination_v0,
     make,
     make_numeric,
@@ -23,6 +24,8 @@ from marlogue.envs import (
 from tests.support.envs import actions
 
 VARIANTS = [
+    ("code_pair_v0", {}),
+    ("code_pair_v0", {"num_turns": 2, "transition": "diagnosis", "shuffle": True}),
     ("story_length_v0", {}),
     ("story_length_v0", {"shuffle": True}),
     ("coordination_v0", {}),
@@ -30,7 +33,11 @@ VARIANTS = [
     ("coordination_v0", {"num_turns": 2, "num_agents": 3, "shuffle": True}),
     ("coordination_v0", {"num_turns": 4, "early_termination_threshold": 0.5}),
 ]
-MODULES = {"story_length_v0": story_length_v0, "coordination_v0": coordination_v0}
+MODULES = {
+    "code_pair_v0": code_pair_v0,
+    "coordination_v0": coordination_v0,
+    "story_length_v0": story_length_v0,
+}
 
 
 @pytest.mark.parametrize(("name", "settings"), VARIANTS)

@@ -81,7 +81,12 @@ def test_coordination(tmp_path: Path) -> None:
     "name",
     [
         pytest.param(name, marks=needs_smollm2)
-        for name in ("quickstart.yaml", "story_length_iac.yaml", "story_length_maac.yaml")
+        for name in (
+            "code_pair.yaml",
+            "quickstart.yaml",
+            "story_length_iac.yaml",
+            "story_length_maac.yaml",
+        )
     ],
 )
 def test_configuration_with_smollm2(name: str, tmp_path: Path) -> None:
