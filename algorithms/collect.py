@@ -41,6 +41,8 @@ class Collector:
         parallel: let policies on different devices generate at the same time.
         guide: asked for advantages of what is said; None for none.
         salvage: gets the samples of episodes that an error has cut off, and the error.
+        check: called before and after each time the policies answer: the collection may be broken
+            off there by what it raises, and leaves nothing behind.
     """
 
     runner: BatchRunner
@@ -52,6 +54,7 @@ class Collector:
     parallel: bool = False
     guide: TextGuide | None = None
     salvage: Callable[[Sequence[Sample], BaseException], None] | None = None
+    check: Callable[[], None] = lambda: None
 
     def collect(self, items: Sequence[Item], num_generations: int = 1) -> list[list[Sample]]:
         """Play ``num_generations`` episodes of each item, all of them together.
@@ -80,7 +83,9 @@ class Collector:
 
     def _play_turn(self, running: Sequence[_Record]) -> None:
         self._refuse_endless(running)
+        self.check()
         answers = self._act(running)
+        self.check()
         for record, answer in zip(running, answers, strict=True):
             record.open_turn(answer)
             if self.guide is not None:

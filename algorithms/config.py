@@ -10,6 +10,7 @@ from marlogue.agents import SamplingParams
 from marlogue.agents.rules import check_fields, devices, one_of, real, truth, whole
 from marlogue.algorithms.annealing import AnnealLike, annealed
 from marlogue.algorithms.guidance import GUIDANCE_WEIGHT
+from marlogue.algorithms.keeping import KeepingConfig
 from marlogue.algorithms.reward_config import RewardConfig
 
 #: Schedules of transformers that need nothing but time.
@@ -26,12 +27,13 @@ Devices = str | Sequence[str] | None
 
 
 @dataclass(kw_only=True)
-class ActorCriticConfig(RewardConfig):
-    """What MAAC and IAC have in common, beside
-    :class:`marlogue.algorithms.reward_config.RewardConfig`.
+class ActorCriticConfig(KeepingConfig, RewardConfig):
+    """What MAAC and IAC have in common, beside :class:`marlogue.algorithms.keeping.KeepingConfig`
+    and :class:`marlogue.algorithms.reward_config.RewardConfig`.
 
-    The unit of ``max_steps``, ``eval_interval``, ``warmup_steps`` and the learning-rate schedule
-    is one training item: a dataset row (or, with a foreign environment, a start of an episode).
+    The unit of ``max_steps``, ``eval_interval``, ``save_steps``, ``warmup_steps`` and the
+    learning-rate schedule is one training item: a dataset row (or, with a foreign environment, a
+    start of an episode).
 
     Args:
         num_agents: N, agents in the team.
@@ -81,6 +83,8 @@ class ActorCriticConfig(RewardConfig):
         reference_devices: device of each reference model; None for the agents' devices.
         reference_kl_enabled: subtract a KL penalty to the initial policy from the reward.
         reference_kl_coef: its weight.
+        max_reference_kl: stop the run after an update in which an agent's mean KL to its reference
+            per completion is above it; None for no such bound. Needs ``reference_kl_enabled``.
         guidance_weight: w in (1 - w) x advantage + w x guidance, over the share of training items
             that are learnt from; a number or an ``Anneal`` (in YAML a mapping of its fields). It
             acts only where a trainer has ``guidance``.
@@ -136,6 +140,7 @@ class ActorCriticConfig(RewardConfig):
     reference_devices: Devices = devices()
     reference_kl_enabled: bool = truth(False)
     reference_kl_coef: float = real(0.1, at_least=0)
+    max_reference_kl: float | None = real(None, above=0, optional=True)
     guidance_weight: AnnealLike = annealed(GUIDANCE_WEIGHT, at_least=0, at_most=1)
     dtype: Literal["float32", "bfloat16"] = one_of("float32", ("float32", "bfloat16"))
     gradient_checkpointing: bool = truth(False)
@@ -149,6 +154,11 @@ class ActorCriticConfig(RewardConfig):
             raise ValueError(
                 f"num_generations ({self.num_generations}) must be 1 when num_turns "
                 f"({self.num_turns}) is above 1; set num_generations=1 or num_turns=1."
+            )
+        if self.max_reference_kl is not None and not self.reference_kl_enabled:
+            raise ValueError(
+                f"max_reference_kl ({self.max_reference_kl}) bounds a KL that is not computed; set "
+                "reference_kl_enabled=True (with reference_kl_coef=0 for the bound alone)."
             )
         if self.train_batch_size is None:
             self.train_batch_size = self.rollout_buffer_size

@@ -9,6 +9,7 @@ from marlogue.algorithms.config import ActorCriticConfig, default_of
 from marlogue.algorithms.items import EnvOrFactory
 from marlogue.algorithms.reward_config import REWARD_FIELDS, reward_fields
 from marlogue.envs import BatchRunner, TextEnv
+from marlogue.envs.reward_drops import Drops
 from marlogue.envs.text_env import text_env_inside
 
 ConfigT = TypeVar("ConfigT", bound=ActorCriticConfig)
@@ -40,6 +41,11 @@ class Environments:
     def agents(self) -> list[str]:
         """The agents' names."""
         return self.train_runner.possible_agents
+
+    def drops(self) -> list[Drops]:
+        """What keeps count of the rewards that are left out: in training, then in evaluations."""
+        inner = [text_env_inside(env) for env in (self.train, self.eval)]
+        return [env.task.reward.drops for env in inner if env is not None]
 
     def __enter__(self) -> None:
         """Within, workers of reward functions are kept; afterwards they end, and begin again only

@@ -62,11 +62,16 @@ class Items:
     def epochs(self) -> Iterator[Iterator[Item]]:
         """The epochs of the run, each an iterator over its items. Take an epoch's items before
         the next epoch."""
-        begun = 0 if self._order is None else self._order.epoch
-        for _ in count() if self._max_steps is not None else range(begun, self._epochs):
+        for _ in count() if self._max_steps is not None else range(self.epoch, self._epochs):
             if self._left == 0:
                 return
             yield self._epoch()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next item, as far as it is known: one that has been played to its end
+        counts as over when another item was asked for."""
+        return 0 if self._order is None else self._order.epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands; fit for JSON."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -38,22 +39,28 @@ from marlogue.algorithms.evaluation import Evaluator
 from marlogue.algorithms.groups import Group, make_groups
 from marlogue.algorithms.items import EnvOrFactory, Items
 from marlogue.algorithms.judges import TrunkTerm
+from marlogue.algorithms.keeping import Keeper
 from marlogue.algorithms.metrics import MetricsCallback
+from marlogue.algorithms.on_policy_state import describe, load_state, optimizers_of, save_state
 from marlogue.algorithms.open_update import OpenUpdate
 from marlogue.algorithms.optimizer import Optimizer, make_schedule
-from marlogue.algorithms.reporter import Reporter
-from marlogue.algorithms.running import (
-    call_hooks,
-    checked_callbacks,
-    checked_logdir,
-    saved_on_failure,
+from marlogue.algorithms.random_state import (
+    load_users_state,
+    random_state,
+    set_random_state,
+    users_state,
 )
+from marlogue.algorithms.reference_store import ReferenceStore
+from marlogue.algorithms.reporter import Reporter
+from marlogue.algorithms.running import call_hooks, checked_callbacks, checked_logdir
 from marlogue.algorithms.sample import Sample
 from marlogue.algorithms.saving import load_weights, save_team
 from marlogue.algorithms.streams import EVAL, SHUFFLE, TRAIN
 from marlogue.algorithms.team_guidance import Guidance
 from marlogue.algorithms.text_guidance import TextGuide
-from marlogue.envs import BatchRunner
+from marlogue.algorithms.transcript_lines import write_unfinished
+from marlogue.algorithms.watch import Watch
+from marlogue.envs import BatchRunner, TextEnv
 
 
 class OnPolicyTrainer(ABC):
@@ -82,7 +89,7 @@ class OnPolicyTrainer(ABC):
         reward_func: Callable[..., Any] | None = None,
         reward_processor: Callable[[float], float] | None = None,
         formatters: Callable[..., str] | Sequence[Callable[..., str]] | None = None,
-        external_transition: Callable[..., Sequence[str]] | None = None,
+        external_transition: Callable[..., Any] | None = None,
         train_dataset: Any = None,
         eval_dataset: Any = None,
         env: EnvOrFactory | None = None,
@@ -132,12 +139,20 @@ class OnPolicyTrainer(ABC):
             model_config=self.model_config,
         )
         self.references: list[LLMPolicy] = (
-        keep = None if self.logdir is None else BadBatches(self.logdir, self)
-        self.bad_numbers = BadNumbers(args.max_bad_steps, keep)
             build_references(args, self.agents) if args.reference_kl_enabled else []
         )
+        keep = None if self.logdir is None else BadBatches(self.logdir, self)
+        self.bad_numbers = BadNumbers(args.max_bad_steps, keep)
+        self.watch = Watch(args, guided=self.guide is not None)
         self.critic_side = self._make_critic_side(critic_model, critics)
         self.actors = [self._make_actor(index) for index in range(len(self.agents))]
+        sources: list[object] = list(agents or [agent_model])
+        self.reference_store = ReferenceStore(
+            self.references,
+            reloadable=all(isinstance(source, str | Path) for source in sources),
+            logdir=self.logdir,
+        )
+        self.keeper = Keeper(self, args, "eval/team/turn_1/expected_return")
         self.reporter = Reporter(
             logdir=self.logdir,
             wandb_config=wandb_config,
@@ -145,9 +160,13 @@ class OnPolicyTrainer(ABC):
             logging_steps=args.logging_steps,
         )
         self.buffers: list[list[Sample]] = [[] for _ in self.agents]
-        self._open_update: OpenUpdate | None = None
+        self.open_update: OpenUpdate | None = None
         self.updates = 0
+        self.items_done = self.items.state_dict()
         self._items_at_last_update = 0
+        self._outside: dict[str, Any] | None = None
+        self._epochs = 0  # whose rest has been learnt from
+        self._evaluated = -1  # items that were done at the latest evaluation
         self._warn_of_truncated_sampling()
 
     # -- what a subclass says ---------------------------------------------------------------
@@ -175,26 +194,41 @@ class OnPolicyTrainer(ABC):
         if self.items.taken:
             raise RuntimeError(
                 "this trainer has been trained already; build a new one, and load_model into it "
-                "to go on from there."
+                "to go on from there (or set resume='auto' to go on with an interrupted run)."
             )
+        users_state(self.users_objects())  # what cannot be saved is an error now, not in a day
         config = {"algorithm": type(self).__name__, **asdict(self.args)}
-        failing = saved_on_failure(self.logdir, self.save_model, lambda: self.updates)
-        with self.reporter.run(config, self.items.total) as progress, failing:
-            self._hook("on_train_start")
-            for epoch in self.items.epochs():
-                while batch := list(islice(epoch, self._items_until_update())):
-                    self._learn_from(batch, progress)
-                self._update([k for k, buffer in enumerate(self.buffers) if buffer])
-            self.reporter.report(self.buffers)
-            if self.args.eval_interval:
-                self.evaluate()
-            self._hook("on_train_end")
+        with self.environments, self.keeper.opened():
+            total = self.items.total
+            with self.reporter.run(config, total) as progress, self.keeper.guarding():
+                progress.update(self.position)
+                self._hook("on_train_start")
+                self._train(progress)
+                self._hook("on_train_end")
         if not self.updates:
             warnings.warn(
                 "nothing was learnt: no sample was left to train on (did the reward function "
                 "abstain from all?).",
                 stacklevel=2,
             )
+
+    def _train(self, progress: tqdm[Any]) -> None:
+        self._finish_update()
+        if self.items.epoch > self._epochs:  # the stop came after the last item of one
+            self._end_epoch()
+        for epoch in self.items.epochs():
+            while batch := list(islice(epoch, self._items_until_update())):
+                self._learn_from(batch, progress)
+                self.keeper.save_if_due()
+            self._end_epoch()
+        self.reporter.report(self.buffers)
+        if self.args.eval_interval and self._evaluated < self.items.taken:
+            self._evaluate_after(self.items.taken)
+        self.keeper.finished()
+
+    def _end_epoch(self) -> None:
+        self._update([k for k, buffer in enumerate(self.buffers) if buffer])
+        self._epochs += 1
 
     def evaluate(self) -> dict[str, float]:
         """Play the first ``eval_num_samples`` rows of the evaluation dataset, one answer each.
@@ -209,6 +243,7 @@ class OnPolicyTrainer(ABC):
             return {}
         metrics = self._make_evaluator().run(self.reporter.metrics_callback)
         self.reporter.evaluated(metrics)
+        self.keeper.evaluated(metrics)
         self._hook("on_evaluation", metrics)
         return metrics
 
@@ -220,20 +255,35 @@ class OnPolicyTrainer(ABC):
         return max(1, -(-room // (self.args.num_generations * self.args.num_turns)))
 
     def _learn_from(self, items: Sequence[Item], progress: tqdm[Any]) -> None:
-        if self._evaluation_is_due(items[0]):
-            self.evaluate()
-        samples_by_item = self._collect(items)
-        for item, samples in zip(items, samples_by_item, strict=True):
-            if item is not items[0] and self._evaluation_is_due(item):
-                self.evaluate()  # the policies are still those before this item
-            self._receive(samples)
-            progress.update()
+        self._evaluate_if_due(items[0])
+        with self._broken_off_without_trace():
+            samples_by_item = self._collect(items)
+        with self.keeper.half_done():
+            for item, samples in zip(items, samples_by_item, strict=True):
+                self._evaluate_if_due(item)  # the policies are still those before this item
+                self._receive(samples)
+                progress.update()
+            self.items_done = self.items.state_dict()
         full = self.args.rollout_buffer_size
         self._update([k for k, buffer in enumerate(self.buffers) if len(buffer) >= full])
 
-    def _evaluation_is_due(self, item: Item) -> bool:
+    def _evaluate_if_due(self, item: Item) -> None:
         interval = self.args.eval_interval
-        return interval > 0 and item.index % interval == 0
+        if interval and item.index % interval == 0 and item.index > self._evaluated:
+            self._evaluate_after(item.index)
+
+    def _evaluate_after(self, items: int) -> None:
+        with self._broken_off_without_trace():
+            self.evaluate()
+        self._evaluated = items
+
+    @contextmanager
+    def _broken_off_without_trace(self) -> Iterator[None]:
+        """What is played within and broken off will be played again: until it is over, a checkpoint
+        holds random numbers and users' state as they were before."""
+        self._outside = self.outside()
+        yield
+        self._outside = None
 
     def _collect(self, items: Sequence[Item]) -> list[list[Sample]]:
         started = time.perf_counter()
@@ -266,29 +316,41 @@ class OnPolicyTrainer(ABC):
             stream = (self.args.seed, SHUFFLE, self.updates)
             groups += make_groups(agent, self.buffers[agent], self.args.batch_size, stream)
             self.buffers[agent] = []
-        self._open_update = OpenUpdate(groups)
+        self.open_update = OpenUpdate(groups)
         self._finish_update()
 
     def _finish_update(self) -> None:
         """Learn what is left of the update that is under way, if there is one."""
-        update = self._open_update
+        update = self.open_update
         if update is None:
             return
         started = time.perf_counter()
         models = [agent.model for agent in self.agents] + [c.model for c in self.critics]
         with update_mode(*models, checkpointing=self.args.gradient_checkpointing):
             if not update.begun:
-                discount = self.args.discount
-                self.reporter.step(self.critic_side.begin(update.groups, discount, self.updates))
-                update.begun = True
+                with self.keeper.half_done():
+                    discount = self.args.discount
+                    told = self.critic_side.begin(update.groups, discount, self.updates)
+                    self.reporter.step(told)
+                    update.begun = True
             for group, number in update.remaining():
-                self._learn_minibatch(group, number)
-        for agent in update.agents:
-            self.agents[agent].backend.sync(self.agents[agent].model)
-        self._open_update = None
-        self.updates += 1
-        self.reporter.rate("update", update.samples, started)
-        self.reporter.learnt(update.samples)
+                self.keeper.interruption.check()
+                with self.keeper.half_done():
+                    self._learn_minibatch(group, number)
+        with self.keeper.half_done():
+            for agent in update.agents:
+                self.agents[agent].backend.sync(self.agents[agent].model)
+            self.open_update = None
+            self.updates += 1
+            self.reporter.rate("update", update.samples, started)
+            self._tell_of(update.samples)
+        self.watch.check()
+
+    def _tell_of(self, learnt: Sequence[Sample]) -> None:
+        """After an update, with the samples that were learnt from."""
+        self.reporter.learnt(learnt)
+        self.reporter.step(self.watch.updated(learnt, optimizers_of(self)))
+        self.reporter.latest(self.bad_numbers.figures())
         self.reporter.report(self.buffers)
         self._hook("on_update")
 
@@ -311,7 +373,6 @@ class OnPolicyTrainer(ABC):
             model, actor = f"agent_{group.agent_idx}", self.actors[group.agent_idx]
             metrics |= self.bad_numbers.attempt(model, minibatch, "advantage", actor.step)
         except FloatingPointError as error:
-        self.reporter.latest(self.bad_numbers.figures())
             error.add_note(f"while updating {prefix.replace('/', ', ')}")
             raise
         self.reporter.step(metrics, prefix)
@@ -319,6 +380,7 @@ class OnPolicyTrainer(ABC):
 
     def _set_advantages(self, group: Group) -> dict[str, float]:
         group.set_advantages(self.args.advantage_normalization)
+        self.bad_numbers.leave_out(group.samples)
         return {} if self.guide is None else group.mix_guidance(self._guidance_weight)
 
     # -- parts ------------------------------------------------------------------------------
@@ -340,7 +402,6 @@ class OnPolicyTrainer(ABC):
             reference=self.references[index] if self.references else None,
         )
 
-        self.bad_numbers.leave_out(group.samples)
     def _compute(self, device: torch.device) -> Callable[[], AbstractContextManager[object]]:
         if self.args.dtype == "float32":
             return nullcontext
@@ -356,6 +417,8 @@ class OnPolicyTrainer(ABC):
             bootstrap_actions=self.args.critic_type == "q",
             parallel=self.args.parallel_training == "mp",
             guide=self.guide,
+            salvage=partial(write_unfinished, self.logdir, "training"),
+            check=self.keeper.interruption.check,
         )
 
     def _make_guide(self, guidance: Guidance | bool | None) -> TextGuide | None:
@@ -382,6 +445,8 @@ class OnPolicyTrainer(ABC):
                 max_turns=self.args.num_turns,
                 stream=(self.args.seed, EVAL),
                 parallel=self.args.parallel_training == "mp",
+                salvage=partial(write_unfinished, self.logdir, "evaluation"),
+                check=self.keeper.interruption.check,
             ),
             num_samples=self.args.eval_num_samples,
             batch_size=self.args.eval_batch_size,
@@ -432,6 +497,78 @@ class OnPolicyTrainer(ABC):
             )
 
     # -- saving -----------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """Items that are done."""
+        return int(self.items_done["taken"])
+
+    @property
+    def best_evaluation(self) -> dict[str, float]:
+        """``value`` (the team's mean return) and ``step`` (on the log's x-axis) of the run's best
+        evaluation; empty before the first."""
+        return dict(self.keeper.best)
+
+    def describe(self) -> dict[str, Any]:
+        """What is trained; see :mod:`marlogue.algorithms.on_policy_state`."""
+        return describe(self)
+
+    def save_state(self, folder: str | Path) -> None:
+        """Save all that the training depends on from here on; ``save_steps`` does it by itself.
+
+        Between two calls of hooks only: in the middle of an update nothing is whole.
+        """
+        save_state(self, Path(folder))
+
+    def load_state(self, folder: str | Path) -> None:
+        """Go on from what :meth:`save_state` saved; ``resume`` does it by itself.
+
+        Raises:
+            ValueError: when it is the state of another training.
+        """
+        load_state(self, Path(folder))
+
+    def counters(self) -> dict[str, Any]:
+        """Plain numbers that are part of the state."""
+        return {
+            "updates": self.updates,
+            "bad_numbers": self.bad_numbers.state_dict(),
+            "items_at_last_update": self._items_at_last_update,
+            "guidance_weight": self._guidance_weight,
+            "epochs": self._epochs,
+            "evaluated": self._evaluated,
+        }
+
+    def load_counters(self, counters: Mapping[str, Any]) -> None:
+        """Take over what :meth:`counters` gave."""
+        self.updates = counters["updates"]
+        self.bad_numbers.load_state_dict(counters["bad_numbers"])
+        self._items_at_last_update = counters["items_at_last_update"]
+        self._guidance_weight = counters["guidance_weight"]
+        self._epochs = counters["epochs"]
+        self._evaluated = counters["evaluated"]
+
+    def outside(self) -> dict[str, Any]:
+        """What is changed by playing episodes, and by who else runs in this process."""
+        if self._outside is not None:
+            return self._outside
+        state = [drops.state_dict() for drops in self.environments.drops()]
+        users = users_state(self.users_objects())
+        return {"drops": state, "users": users, "random": random_state()}
+
+    def load_outside(self, state: Mapping[str, Any], folder: Path) -> None:
+        """Take over what :meth:`outside` gave."""
+        for drops, saved in zip(self.environments.drops(), state["drops"], strict=False):
+            drops.load_state_dict(saved)
+        load_users_state(self.users_objects(), state["users"], folder)
+        set_random_state(state["random"])
+
+    def users_objects(self) -> list[Any]:
+        """What the user has given and may have a state of its own."""
+        played = self.environments.train_runner.env_of(0)
+        callbacks = played.task.callbacks if isinstance(played, TextEnv) else []
+        own = [self.reporter.metrics_callback, None if self.guide is None else self.guide.given]
+        return [*callbacks, *own, *self.callbacks]
 
     def save_model(self, output_dir: str | Path) -> None:
         """Save agents, critics, value heads and tokenizers.

@@ -18,7 +18,6 @@ from marlogue.algorithms.judges import Values
 from marlogue.algorithms.keeping import settings_of
 from marlogue.algorithms.open_update import OpenUpdate
 from marlogue.algorithms.optimizer import Optimizer
-from marlogue.algorithms.random_state import random_state, set_random_state, stateful
 from marlogue.algorithms.run_description import description, of_model, of_rows
 from marlogue.algorithms.sample_table import SampleTable
 from marlogue.algorithms.saving import load_weights, save_team
@@ -59,7 +58,7 @@ def save_state(trainer: OnPolicyTrainer, folder: Path) -> None:
     """Save it into an empty folder."""
     save_team(trainer.agents, trainer.critics, folder / "team")
     (folder / "optimizers").mkdir()
-    for name, optimizer in _optimizers(trainer).items():
+    for name, optimizer in optimizers_of(trainer).items():
         save_file(optimizer.state_tensors(), folder / "optimizers" / f"{name}.safetensors")
     table = SampleTable()
     update = trainer.open_update
@@ -71,8 +70,7 @@ def save_state(trainer: OnPolicyTrainer, folder: Path) -> None:
         "counters": trainer.counters(),
         "reporter": trainer.reporter.state_dict(table),
         "reference": trainer.reference_store.keep(),
-        "users": [one.state_dict() for one in stateful(trainer.users_objects())],
-        "random": random_state(),
+        "outside": trainer.outside(),
     }
     state["samples"] = table.state_dict()  # after all that goes into it
     (folder / _STATE).write_text(json.dumps(state), encoding="utf-8")
@@ -87,7 +85,7 @@ def load_state(trainer: OnPolicyTrainer, folder: Path) -> None:
     state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
     trainer.reference_store.restore(state["reference"], folder)
     load_weights(trainer.agents, trainer.critics, folder / "team")
-    for name, optimizer in _optimizers(trainer).items():
+    for name, optimizer in optimizers_of(trainer).items():
         optimizer.load_state_tensors(load_file(folder / "optimizers" / f"{name}.safetensors"))
     table = SampleTable.load(state["samples"])
     trainer.items.load_state_dict(state["items"])
@@ -99,20 +97,13 @@ def load_state(trainer: OnPolicyTrainer, folder: Path) -> None:
     trainer.open_update = None if update is None else OpenUpdate.load(update, table)
     trainer.load_counters(state["counters"])
     trainer.reporter.load_state_dict(state["reporter"], table)
-    users = stateful(trainer.users_objects())
-    if len(users) != len(state["users"]):
-        raise ValueError(
-            f"{folder} holds the state of {len(state['users'])} callbacks with a state of their "
-            f"own, but here are {len(users)}; build the trainer as the one that saved it."
-        )
-    for one, saved in zip(users, state["users"], strict=True):
-        one.load_state_dict(saved)
     for agent in trainer.agents:
         agent.backend.sync(agent.model)
-    set_random_state(state["random"])
+    trainer.load_outside(state["outside"], folder)
 
 
-def _optimizers(trainer: OnPolicyTrainer) -> dict[str, Optimizer]:
+def optimizers_of(trainer: OnPolicyTrainer) -> dict[str, Optimizer]:
+    """All of them, by the names of their models in the folder of a saved team."""
     found = {f"agent_{k}": actor.optimizer for k, actor in enumerate(trainer.actors)}
     critics = enumerate(trainer.critic_side.optimizers)
     return found | {f"critic_{k}": optimizer for k, optimizer in critics}
