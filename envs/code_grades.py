@@ -16,13 +16,15 @@ import keyword
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from marlogue.envs.code_parts import CodePart, code_part, context_of
 from marlogue.envs.code_syntax import is_wrapper, parse, uses_value
 from marlogue.envs.code_tests import CountedTests, counted_tests
 from marlogue.envs.rows import Row
-from marlogue.envs.sandbox import Limits, Result, Sandbox, Snippet
+
+if TYPE_CHECKING:  # many who import the environments have no use for it
+    from marlogue.envs.sandbox import Limits, Result, Sandbox, Snippet
 
 HELPER = "aux"
 """The name of the helper function."""
@@ -194,6 +196,8 @@ class _Program:
         return self.grade.main.usable and not self.grade.syntax_error
 
     def snippet(self, ending: str) -> Snippet:
+        from marlogue.envs.sandbox import Snippet
+
         name = self.grade.main.name
         return Snippet(
             code=self.code + ending.format(main=name),
@@ -282,4 +286,6 @@ def shared_grader(limits: Limits, isolation: Isolation, workers: int | None) -> 
     Raises:
         SandboxUnavailable: when programs cannot be kept in here.
     """
+    from marlogue.envs.sandbox import Sandbox
+
     return Grader(Sandbox(limits, isolation=isolation, workers=workers))

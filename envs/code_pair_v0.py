@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pettingzoo import AECEnv  # type: ignore[import-untyped]
 
@@ -31,11 +31,14 @@ from marlogue.envs.code_transitions import Diagnosis, Expert, ExpertEdits, Revis
 from marlogue.envs.human_eval import human_eval_rows
 from marlogue.envs.rewards import batched_reward
 from marlogue.envs.rows import Row
-from marlogue.envs.sandbox import Limits
 from marlogue.envs.text_env import TextEnv
 from marlogue.envs.transitions import ExternalTransition
 
-LIMITS = Limits(cpu_seconds=5, wall_seconds=10)
+if TYPE_CHECKING:
+    from marlogue.envs.sandbox import Limits
+
+CPU_SECONDS = 5.0
+WALL_SECONDS = 10.0
 """What one run of a program and its tests may take, unless told otherwise."""
 
 TRANSITIONS = ("revision", "diagnosis", "expert")
@@ -106,8 +109,10 @@ class PairReward:
         isolation: Isolation = "bubblewrap",
         workers: int | None = None,
     ) -> None:
-        self.weights = _made(Weights, "weights", weights, Weights())
-        self.limits = _made(Limits, "limits", limits, LIMITS)
+        from marlogue.envs.sandbox import Limits
+
+        self.weights: Weights = _made(Weights, "weights", weights, Weights())
+        self.limits: Limits = _made(Limits, "limits", limits, Limits(CPU_SECONDS, WALL_SECONDS))
         self.isolation = isolation
         self.workers = workers
         self._grader()
