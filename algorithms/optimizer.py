@@ -16,6 +16,9 @@ from marlogue.algorithms.bad_numbers import NotFinite
 Schedule = Callable[[int], float]
 
 _RATE = "learning_rate"
+# A look at whether weights move reads them twice: once in so many steps costs nothing.
+_LOOKED_AT = 64
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def make_schedule(name: str, warmup: int, total: int | None) -> Schedule:
@@ -53,6 +56,10 @@ class Optimizer:
         learning_rate: before the schedule's factor.
         max_grad_norm: clip the gradient to this norm; None for no clipping.
         weight_decay: AdamW's; torch's default unless given. 0 makes it Adam.
+
+    Attributes:
+        unmoved: the latest step that was looked at (the first, then one in 64) left every weight as
+            it was, bit for bit, though neither learning rate nor gradient was 0.
     """
 
     def __init__(
@@ -66,6 +73,8 @@ class Optimizer:
         self.parameters = [parameter for parameter in unique if parameter.requires_grad]
         self.base_learning_rate = learning_rate
         self.max_grad_norm = max_grad_norm
+        self.unmoved = False
+        self._steps = 0
         self.adamw = torch.optim.AdamW(
             self.parameters, lr=learning_rate, weight_decay=weight_decay, fused=True
         )
@@ -141,6 +150,28 @@ class Optimizer:
             raise NotFinite("gradient norm", norm)
         if self.max_grad_norm is not None:
             nn.utils.clip_grads_with_norm_(self.parameters, self.max_grad_norm, total)
+        before = self._fingerprint() if self._is_looked_at(norm) else None
         self.adamw.step()
+        if before is not None:
+            self.unmoved = torch.equal(before, self._fingerprint())
         self.adamw.zero_grad()  # to None: the next model's gradients take this memory
         return norm
+
+    def _is_looked_at(self, norm: float) -> bool:
+        if self.learning_rate == 0:
+            return False
+        self._steps += 1
+        size = sum(parameter.numel() for parameter in self.parameters)
+        # AdamW's eps: below it a step is smaller than the learning rate, and may well be lost.
+        return self._steps % _LOOKED_AT == 1 and norm > 1e-8 * math.sqrt(size)
+
+    @torch.no_grad()
+    def _fingerprint(self) -> Tensor:
+        """[P], sums of the bits of each parameter: the same where nothing has changed."""
+        device = self.parameters[0].device
+        return torch.stack(
+            [
+                parameter.view(_BITS[parameter.element_size()]).sum(dtype=torch.int64).to(device)
+                for parameter in self.parameters
+            ]
+        )
