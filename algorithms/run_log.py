@@ -7,7 +7,6 @@ optimiser steps a mean over its steps, whatever the sizes of the groups they cam
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from marlogue.algorithms.log_position import TRANSCRIPTS, go_back
 from marlogue.algorithms.metrics import by_turn_and_agent, sample_metrics, value_metrics
 from marlogue.algorithms.sample import Sample
 from marlogue.algorithms.sample_table import SampleTable
+from marlogue.algorithms.transcript_lines import encoded_lines
 from marlogue.algorithms.wandb_output import WandbOutput
 
 _IN_TABLE = ("team/", "eval/team/", "time/", "train/", "critic/", "actor/")
@@ -228,21 +228,7 @@ class RunLog:
     def _append_transcripts(self, samples: Sequence[Sample]) -> None:
         if self.folder is None or not samples:
             return
-        lines = [json.dumps(_transcript(sample), ensure_ascii=False) + "\n" for sample in samples]
-        self._files[TRANSCRIPTS].append("".join(lines).encode("utf-8", "surrogatepass"))
-
-
-def _transcript(sample: Sample) -> dict[str, Any]:
-    return {
-        "item": sample.item_idx,
-        "generation": sample.generation_idx,
-        "turn": sample.turn_idx,
-        "agent": sample.agent,
-        "prompt": sample.prompt,
-        "completion": sample.completion,
-        "reward": None if sample.abstained else sample.reward,
-        "truncated": sample.action.truncated,
-    }
+        self._files[TRANSCRIPTS].append(encoded_lines(samples))
 
 
 def _episodes(samples: Sequence[Sample]) -> list[list[Sample]]:
@@ -256,7 +242,8 @@ def _episodes(samples: Sequence[Sample]) -> list[list[Sample]]:
 def _markdown(episode: Sequence[Sample]) -> str:
     parts = [f"**item {episode[0].item_idx}, generation {episode[0].generation_idx}**"]
     for sample in episode:
-        reward = "abstained" if sample.abstained else f"reward {sample.reward:.3f}"
+        without = "abstained" if sample.reward_error is None else "dropped"
+        reward = without if sample.abstained else f"reward {sample.reward:.3f}"
         parts.append(
             f"**{sample.agent}, turn {sample.turn_idx + 1}** ({reward})\n\n"
             f"{_quoted(sample.prompt)}\n\n{_fenced(sample.completion)}"
