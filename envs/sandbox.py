@@ -2,107 +2,38 @@
 
 from __future__ import annotations
 
-import math
 import os
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
-from marlogue.envs.sandbox_isolation import INSTEAD, Bubblewrap, Limited
+from marlogue.envs.sandbox_bubblewrap import Bubblewrap, find_bwrap
+from marlogue.envs.sandbox_limited import Limited
 from marlogue.envs.sandbox_process import (
     Isolation,
-    Pipe,
     Process,
     SandboxUnavailable,
     Stopped,
-    Watch,
     how_it_ended,
 )
+from marlogue.envs.sandbox_types import Limits, Result, Snippet, Status
+from marlogue.envs.sandbox_watch import Group, Pipe, Watch
 
 __all__ = ["Limits", "Result", "Sandbox", "SandboxUnavailable", "Snippet"]
 
-Status = Literal["passed", "failed", "error", "timeout", "memory", "violation"]
-STATUSES: dict[str, Status] = {
-    "failed": "failed",
-    "error": "error",
-    "timeout": "timeout",
-    "memory": "memory",
-    "violation": "violation",
-}
-LEAST = {"memory_bytes": 64 * 2**20, "output_bytes": 0, "file_bytes": 4096}
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a run may use. The code and its tests are a process each, with these limits for each.
-
-    Args:
-        cpu_seconds: CPU time, rounded up to whole seconds; the start takes about 0.02 of it.
-        wall_seconds: time from when the interpreter is ready until the verdict, for both together.
-        memory_bytes: address space, at least 64 MiB; an interpreter takes about 20 MiB.
-        output_bytes: what is printed, stdout and stderr of both together.
-        file_bytes: the size of a file, and with bubblewrap of all files together.
-    """
-
-    cpu_seconds: float = 10.0
-    wall_seconds: float = 30.0
-    memory_bytes: int = 512 * 2**20
-    output_bytes: int = 1 * 2**20
-    file_bytes: int = 16 * 2**20
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            whole = field.name in LEAST
-            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-                kind = "an int" if whole else "a number"
-                raise TypeError(f"{field.name} ({value!r}) must be {kind}")
-            least = LEAST.get(field.name, 0)
-            if whole and value < least:
-                raise ValueError(f"{field.name} ({value}) must be at least {least}")
-            if not whole and not 0 < value < math.inf:
-                raise ValueError(f"{field.name} ({value}) must be positive and finite")
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a run ended.
-
-    Args:
-        status: "passed": all tests held. "failed": an assertion of the tests did not. "error": the
-            code or the tests raised something else, or did not parse. "timeout": over the limit of
-            CPU or wall time. "memory": over that of memory. "violation": a forbidden system call,
-            output or a file over the limit, or a value that is too large.
-        message: why it did not pass, in a line; empty where it did.
-        stdout: what was printed, first by the code, cut at the limit.
-        stderr: the same of stderr.
-        seconds: how long it took.
-    """
-
-    status: Status
-    message: str
-    stdout: str
-    stderr: str
-    seconds: float
-
-    @property
-    def passed(self) -> bool:
-        """Whether all tests held."""
-        return self.status == "passed"
-
-
-@dataclass(frozen=True)
-class Snippet:
-    """The arguments of one `Sandbox.run`."""
-
-    code: str
-    tests: str = ""
-    entry_point: str | None = None
-    setup: str = ""
+INSTEAD = (
+    'isolation="rlimits" is the weaker mode: it limits what code uses up, but keeps it '
+    "neither from your files nor from the network"
+)
+PROBE = Snippet("def f():\n    return 1", "assert candidate() == 1", entry_point="f")
+# A process that was started before and now is not: the machine may be short of something.
+PAUSES = (0.2, 1.0, 5.0)
+# What a process may say of itself, and the status that stands for. The code's word is worth little:
+# it cannot pass the tests by it.
+CODE_SAYS: dict[str, Status] = {"error": "error", "memory": "memory", "violation": "violation"}
+TESTS_SAY: dict[str, Status] = {**CODE_SAYS, "passed": "passed", "failed": "failed"}
 
 
 class Sandbox:
@@ -150,26 +81,38 @@ class Sandbox:
         if workers is not None and workers < 1:
             raise ValueError(f"workers ({workers}) must be positive, or None")
         self.limits = Limits() if limits is None else limits
-        self.workers = workers or len(os.sched_getaffinity(0))
+        self.workers = workers or usable_cpus()
         folders = [Path(folder).resolve() for folder in imports_from]
         for folder in folders:
             if not folder.is_dir():
-                raise ValueError(f"imports_from ({folder}) must name folders; it is none")
-        self._lock = threading.Lock()
-        self._running: set[Watch] = set()
-        kind = Bubblewrap if isolation == "bubblewrap" else Limited
-        self._isolation: Isolation = kind(self.limits, folders)
-        self._probe(isolation)
+                raise ValueError(f"imports_from ({folder}) must name folders; this is none")
+        if isolation == "rlimits":
+            self._isolation = self._working(iter([Limited(self.limits, folders)]), "")
+        else:
+            self._isolation = self._working(bubblewraps(self.limits, folders), f" {INSTEAD}.")
 
-    def _probe(self, isolation: str) -> None:
-        """Start it once: that the parts are there does not say that the kernel lets us."""
+    def _working(self, isolations: Iterator[Isolation], hint: str) -> Isolation:
+        """The first that can be started: that its parts are there does not say the kernel lets us.
+
+        Raises:
+            SandboxUnavailable: none can.
+        """
+        reasons: list[str] = []
         try:
-            result = self.run("def f():\n    return 1", "assert candidate() == 1", entry_point="f")
-        except (OSError, SandboxUnavailable) as error:
-            weaker = f". {INSTEAD}" if isolation == "bubblewrap" else ""
-            raise SandboxUnavailable(f"the sandbox does not work here: {error}{weaker}") from error
-        if not result.passed:
-            raise SandboxUnavailable(f"the sandbox does not work here: {result}")
+            for isolation in isolations:
+                self._isolation = isolation
+                try:
+                    result = self._once(PROBE, Group())
+                except SandboxUnavailable as error:
+                    reasons.append(str(error))
+                    continue
+                if result.passed:
+                    return isolation
+                reasons.append(f"a first run ended with {result.status}: {result.message}")
+        except ImportError as error:
+            reasons.append(str(error))
+        why = "; or: ".join(reasons)
+        raise SandboxUnavailable(f"the sandbox does not work here: {why}.{hint}")
 
     def run(
         self, code: str, tests: str = "", *, entry_point: str | None = None, setup: str = ""
@@ -189,84 +132,112 @@ class Sandbox:
         Raises:
             SandboxUnavailable: a process could not be started.
         """
-        begin = time.monotonic()
-        watch = Watch(self._isolation, self.limits.wall_seconds, self.limits.output_bytes)
-        with self._lock:
-            self._running.add(watch)
-        try:
-            status, message = self._judge(watch, Snippet(code, tests, entry_point, setup))
-        except Stopped as stopped:
-            status, message = stopped.status, stopped.message
-        finally:
-            with self._lock:
-                self._running.discard(watch)
-            watch.close()
-        shown = {
-            name: bytes(text[: self.limits.output_bytes]).decode("utf-8", "replace")
-            for name, text in watch.output.items()
-        }
-        known: Status = "passed" if status == "passed" else STATUSES.get(status, "violation")
-        return Result(known, message, **shown, seconds=time.monotonic() - begin)
+        return self._run(Snippet(code, tests, entry_point, setup), Group())
 
     def run_many(self, snippets: Sequence[Snippet]) -> list[Result]:
         """Run many snippets, `workers` at once; the results are in the order of the snippets.
 
         Raises:
-            SandboxUnavailable: a process could not be started; the others have come to their end.
+            SandboxUnavailable: a process could not be started, though it was tried a few times.
         """
+        group = Group()
         with ThreadPoolExecutor(self.workers, thread_name_prefix="sandbox") as pool:
-            futures = [pool.submit(self._run_snippet, snippet) for snippet in snippets]
+            futures = [pool.submit(self._run, snippet, group) for snippet in snippets]
             try:
                 return [future.result() for future in futures]
-            except KeyboardInterrupt:
+            except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
-                with self._lock:
-                    for watch in self._running:
-                        watch.cancel()
+                group.cancel()
                 raise
 
-    def _run_snippet(self, snippet: Snippet) -> Result:
-        return self.run(
-            snippet.code, snippet.tests, entry_point=snippet.entry_point, setup=snippet.setup
-        )
+    def _run(self, snippet: Snippet, group: Group) -> Result:
+        """Run a snippet; where a process does not start, a few times."""
+        for pause in PAUSES:
+            try:
+                return self._once(snippet, group)
+            except SandboxUnavailable:
+                time.sleep(pause)
+        return self._once(snippet, group)
 
-    def _judge(self, watch: Watch, snippet: Snippet) -> tuple[str, str]:
-        """Run the code, then the tests against it."""
-        with Pipe() as calls, Pipe() as answers:
-            job = {
-                "role": "code",
-                "code": snippet.code,
-                "entry_point": snippet.entry_point,
-                "requests": calls.read if snippet.tests else None,
-                "answers": answers.write,
-            }
-            code = watch.start(job, [calls.read, answers.write])
-            status, message = self._answer(watch, code, "the code")
-            if status != "loaded":
-                return status, message
-            if not snippet.tests:
-                return "passed", ""
-            # From here only the code's process holds its ends, so that the tests notice its end.
-            calls.close_read()
-            answers.close_write()
-            job = {
-                "role": "tests",
-                "tests": snippet.tests,
-                "setup": snippet.setup,
-                "entry_point": snippet.entry_point,
-                "requests": calls.write,
-                "answers": answers.read,
-            }
-            tests = watch.start(job, [calls.write, answers.read])
-            status, message = self._answer(watch, tests, "the tests")
-            # Where the code's process ended during the tests, it is asked why.
-            return self._answer(watch, code, "the code") if status == "gone" else (status, message)
+    def _once(self, snippet: Snippet, group: Group) -> Result:
+        begin = time.monotonic()
+        limits = self.limits
+        watch = Watch(self._isolation, limits.wall_seconds, limits.output_bytes, group)
+        try:
+            with watch:
+                status, message = judge(watch, snippet, limits.cpu_seconds)
+        except Stopped as stopped:
+            status, message = stopped.status, stopped.message
+        shown = {
+            name: bytes(text[: limits.output_bytes]).decode("utf-8", "replace")
+            for name, text in watch.output.items()
+        }
+        return Result(status, message, **shown, seconds=time.monotonic() - begin)
 
-    def _answer(self, watch: Watch, process: Process, who: str) -> tuple[str, str]:
-        """What a process says, or else how it ended."""
-        text = watch.answer(process)
-        if text is None:
-            watch.end(process)
-            return how_it_ended(process, who, self.limits.cpu_seconds)
-        status, _, message = text.partition("\n")
-        return status, message
+
+def judge(watch: Watch, snippet: Snippet, cpu_seconds: float) -> tuple[Status, str]:
+    """Run the code, then the tests against it: status and message."""
+    with Pipe() as calls, Pipe() as answers:
+        job = {
+            "role": "code",
+            "code": snippet.code,
+            "entry_point": snippet.entry_point,
+            "requests": calls.read if snippet.tests else None,
+            "answers": answers.write,
+        }
+        code = watch.start(job, [calls.read, answers.write])
+        status, message = said(watch, code, "the code", cpu_seconds)
+        if status != "loaded":
+            return CODE_SAYS.get(status, "violation"), message
+        if not snippet.tests:
+            return "passed", ""
+        # From here only the code's process holds its ends, so that the tests notice its end.
+        calls.close_end(calls.read)
+        answers.close_end(answers.write)
+        job = {
+            "role": "tests",
+            "tests": snippet.tests,
+            "setup": snippet.setup,
+            "entry_point": snippet.entry_point,
+            "requests": calls.write,
+            "answers": answers.read,
+        }
+        tests = watch.start(job, [calls.write, answers.read])
+        status, message = said(watch, tests, "the tests", cpu_seconds)
+        if status == "gone":  # the code's process, during the tests
+            return ended(watch, code, "the code", cpu_seconds)
+        return TESTS_SAY.get(status, "violation"), message
+
+
+def said(watch: Watch, process: Process, who: str, cpu_seconds: float) -> tuple[str, str]:
+    """What a process says of itself, status and message, or else how it ended."""
+    text = watch.answer(process)
+    if text is None:
+        return ended(watch, process, who, cpu_seconds)
+    status, _, message = text.partition("\n")
+    return status, message
+
+
+def ended(watch: Watch, process: Process, who: str, cpu_seconds: float) -> tuple[Status, str]:
+    """Wait for the end of a process, and say how that came."""
+    watch.end(process)
+    return how_it_ended(process, who, cpu_seconds)
+
+
+def bubblewraps(limits: Limits, imports_from: Sequence[Path]) -> Iterator[Isolation]:
+    """The ways to start bubblewrap, the best first.
+
+    Raises:
+        ImportError: a part is missing.
+    """
+    for bwrap in find_bwrap():
+        if os.geteuid() == 0:
+            yield Bubblewrap(limits, imports_from, bwrap, own_uid=True)
+        yield Bubblewrap(limits, imports_from, bwrap, own_uid=False)
+
+
+def usable_cpus() -> int:
+    """How many CPUs this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

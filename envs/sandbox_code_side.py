@@ -32,8 +32,11 @@ def where(error: BaseException, file: str) -> int | None:
 
 
 def describe(error: BaseException, file: str) -> str:
-    """An exception in one line of text: `line 3: ZeroDivisionError: division by zero`."""
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    """An exception in a few words: `line 3: ZeroDivisionError: division by zero`."""
+    try:
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
+    except Exception:  # a number with more digits than may be written out, for instance
+        text = ""
     line = where(error, file)
     name = type(error).__name__
     return (f"line {line}: " if line else "") + (f"{name}: {text}" if text else name)
@@ -61,7 +64,7 @@ def run(job: dict[str, Any]) -> None:
     except BaseException as error:
         answer = f"{status_of(error)}\n{describe(error, FILE)}"
     flush()
-    send(job["status"], answer.encode("utf-8", "replace")[: job["message_bytes"]])
+    send(job["status"], answer.encode("utf-8", "replace")[: job["status_bytes"]])
     if not answer.startswith("loaded") or job["requests"] is None:
         os._exit(0)
     Server(module.__dict__, job["requests"], job["answers"]).serve(names)
@@ -81,7 +84,10 @@ def function_names(namespace: dict[str, Any]) -> list[str]:
     return [
         name
         for name, value in namespace.items()
-        if callable(value) and not isinstance(value, type) and not name.startswith("__")
+        if name.isidentifier()
+        and not name.startswith("__")
+        and callable(value)
+        and not isinstance(value, type)
     ]
 
 

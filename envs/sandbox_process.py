@@ -1,9 +1,8 @@
-"""A process in the sandbox as its starter sees it: pipes, limits in time and output, its end."""
+"""A process in the sandbox as its starter sees it: pipes, messages, its end."""
 
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import subprocess
 import threading
@@ -12,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from marlogue.envs.sandbox_codec import COUNT
+from marlogue.envs.sandbox_types import Status
 from marlogue.envs.sandbox_worker import bundle
 
-# How long a process may take until it is ready, on a machine under heavy load.
-START_SECONDS = 60.0
+# How long the end of a process that was told to end is waited for, before it is made to.
 KILL_SECONDS = 5.0
-# The longest text that a process tells of itself.
-STATUS_BYTES = 64 * 1024
+# The longest message of a process about itself.
+STATUS_BYTES = 8 * 1024
 
 
 class SandboxUnavailable(RuntimeError):  # noqa: N818
@@ -28,36 +27,9 @@ class SandboxUnavailable(RuntimeError):  # noqa: N818
 class Stopped(Exception):  # noqa: N818
     """A run that its limits ended."""
 
-    def __init__(self, status: str, message: str):
+    def __init__(self, status: Status, message: str):
         super().__init__(message)
         self.status, self.message = status, message
-
-
-class Pipe:
-    """A pipe whose ends are closed at the end of a `with`, or before."""
-
-    def __init__(self) -> None:
-        self.read, self.write = os.pipe()
-        self._open = [self.read, self.write]
-
-    def close_read(self) -> None:
-        """Close the end that is read from."""
-        self._close(self.read)
-
-    def close_write(self) -> None:
-        """Close the end that is written to."""
-        self._close(self.write)
-
-    def _close(self, end: int) -> None:
-        self._open.remove(end)
-        os.close(end)
-
-    def __enter__(self) -> Pipe:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for end in list(self._open):
-            self._close(end)
 
 
 class Started(Protocol):
@@ -65,8 +37,8 @@ class Started(Protocol):
 
     popen: subprocess.Popen[bytes]
 
-    def kill(self, patient: bool) -> None:
-        """Kill it with all that it has started; not patient: by the bluntest means."""
+    def kill(self, *, by_force: bool) -> None:
+        """End it with all that it has started; by force where that did not help."""
 
     def clean(self) -> None:
         """Remove what was made for it, after its end."""
@@ -83,17 +55,23 @@ class Isolation(Protocol):
 
 
 class Process:
-    """One process in the sandbox, with its status pipe."""
+    """One process in the sandbox, with its status pipe.
+
+    Args:
+        isolation: starts it.
+        job: what it has to do, see `sandbox_inside`.
+        pipes: file descriptors that it inherits.
+    """
 
     def __init__(self, isolation: Isolation, job: Mapping[str, Any], pipes: Sequence[int]):
         self.status_pipe, write = os.pipe()
-        self.lock = threading.Lock()
         self.exit_code: int | None = None
         self.cpu_seconds = 0.0
-        self.unsent = memoryview(
-            bundle({**job, **isolation.job(), "status": write, "message_bytes": STATUS_BYTES})
-        )
         self.status = bytearray()
+        self._lock = threading.Lock()
+        self._ended = False
+        told = {**job, **isolation.job(), "status": write, "status_bytes": STATUS_BYTES}
+        self.unsent = memoryview(bundle(told))
         try:
             self.started = isolation.start([write, *pipes])
         except BaseException:
@@ -101,32 +79,14 @@ class Process:
             raise
         finally:
             os.close(write)
-        for stream in (self.stdin, self.stdout, self.stderr):
-            os.set_blocking(stream, False)
-        os.set_blocking(self.status_pipe, False)
-
-    @property
-    def popen(self) -> subprocess.Popen[bytes]:
-        """The process that we wait for."""
-        return self.started.popen
-
-    @property
-    def stdin(self) -> int:
-        """The pipe that the job goes through."""
-        assert self.popen.stdin is not None
-        return self.popen.stdin.fileno()
-
-    @property
-    def stdout(self) -> int:
-        """The pipe of what it prints."""
-        assert self.popen.stdout is not None
-        return self.popen.stdout.fileno()
-
-    @property
-    def stderr(self) -> int:
-        """The pipe of what it complains."""
-        assert self.popen.stderr is not None
-        return self.popen.stderr.fileno()
+        self.popen = self.started.popen
+        self.stdin, self.stdout, self.stderr = (
+            stream.fileno()
+            for stream in (self.popen.stdin, self.popen.stdout, self.popen.stderr)
+            if stream is not None
+        )
+        for pipe in (self.stdin, self.stdout, self.stderr, self.status_pipe):
+            os.set_blocking(pipe, False)
 
     def message(self) -> str | None:
         """Take the next whole message out of what has come on the status pipe.
@@ -138,7 +98,7 @@ class Process:
             return None
         (size,) = COUNT.unpack(self.status[: COUNT.size])
         if size > STATUS_BYTES:
-            raise Stopped("violation", "the process broke the protocol: an endless status")
+            raise Stopped("violation", "the process broke the protocol: an endless message")
         end = COUNT.size + size
         if len(self.status) < end:
             return None
@@ -146,25 +106,44 @@ class Process:
         del self.status[:end]
         return text
 
+    def send(self) -> bool:
+        """Send the next part of the job; whether that was the last."""
+        try:
+            self.unsent = self.unsent[os.write(self.stdin, self.unsent) :]
+        except BlockingIOError:
+            return False
+        except BrokenPipeError:  # it has ended; why is seen elsewhere
+            self.unsent = memoryview(b"")
+        return not self.unsent
+
+    def close_stdin(self) -> None:
+        """Close the pipe that the job went through: whoever reads on sees its end."""
+        if self.popen.stdin is not None:
+            close_quietly(self.popen.stdin.close)
+
     def reap(self, flags: int = 0) -> bool:
         """Wait for the end; note the exit code (128 + n: killed by signal n) and the CPU time."""
-        with self.lock:
-            if self.exit_code is not None:
+        with self._lock:
+            if self._ended:
                 return True
-            pid, status, usage = os.wait4(self.popen.pid, flags)
+            try:
+                pid, status, usage = os.wait4(self.popen.pid, flags)
+            except ChildProcessError:  # the program waits for, or ignores, all its children
+                self._ended, self.popen.returncode = True, 0
+                return True
             if pid == 0:
                 return False
             code = os.waitstatus_to_exitcode(status)
-            self.popen.returncode = code
+            self._ended, self.popen.returncode = True, code
             self.exit_code = 128 - code if code < 0 else code
             self.cpu_seconds = usage.ru_utime + usage.ru_stime
             return True
 
-    def kill(self, patient: bool = True) -> None:
+    def kill(self, *, by_force: bool = False) -> None:
         """Kill the whole tree, from any thread, if it has not ended."""
-        with self.lock:
-            if self.exit_code is None:
-                self.started.kill(patient)
+        with self._lock:
+            if not self._ended:
+                self.started.kill(by_force=by_force)
 
     def finish(self) -> None:
         """Kill it and wait for its end."""
@@ -172,165 +151,50 @@ class Process:
         until, pause = time.monotonic() + KILL_SECONDS, 0.0005
         while not self.reap(os.WNOHANG):
             if time.monotonic() > until:
-                self.kill(patient=False)
+                self.kill(by_force=True)
                 self.reap()
                 return
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
 
     def close(self) -> None:
-        """Kill it, wait for it, close its pipes, clean up."""
-        try:
-            self.finish()
-        finally:
-            for stream in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
-                if stream is not None:
-                    _close(stream.close)
-            os.close(self.status_pipe)
-            self.started.clean()
+        """Close the pipes and clean up, after the end."""
+        self.close_stdin()
+        for stream in (self.popen.stdout, self.popen.stderr):
+            if stream is not None:
+                stream.close()
+        os.close(self.status_pipe)
+        self.started.clean()
 
 
-def _close(close: Callable[[], None]) -> None:
+def close_quietly(close: Callable[[], None]) -> None:
+    """Close a pipe whose reader may be gone."""
     try:
         close()
-    except OSError:  # what was still to be written is of no use
+    except OSError:
         return
 
 
-def how_it_ended(process: Process, who: str, cpu_limit: float) -> tuple[str, str]:
-    """Status and message for a process that ended before it should."""
-    code = process.exit_code or 0
-    number = code - 128 if code > 128 else 0
-    cpu = process.cpu_seconds
-    over = f"{who} took more than {cpu_limit:g} seconds of CPU time"
-    if number == signal.SIGXCPU or (number == signal.SIGKILL and cpu >= cpu_limit):
-        return "timeout", over
+def how_it_ended(process: Process, who: str, cpu_limit: float) -> tuple[Status, str]:
+    """Status and message for a process that ended before it should.
+
+    Raises:
+        SandboxUnavailable: nobody knows.
+    """
+    if process.exit_code is None:
+        raise SandboxUnavailable(
+            "the exit code of a sandboxed process was lost; do not set SIGCHLD to SIG_IGN, and do "
+            "not wait for children that others started"
+        )
+    number = max(process.exit_code - 128, 0)
+    if number == signal.SIGXCPU or (number == signal.SIGKILL and process.cpu_seconds >= cpu_limit):
+        return "timeout", f"{who} took more than {cpu_limit:g} seconds of CPU time"
     if number == signal.SIGSYS:
         return "violation", f"{who} made a system call that is forbidden"
     if number == signal.SIGXFSZ:
         return "violation", f"{who} wrote a file over the limit"
     if number == signal.SIGKILL:
-        return "memory", f"{who} was killed: out of memory, or by itself"
+        return "memory", f"{who} was killed, by the system for want of memory, or by itself"
     if number:
         return "error", f"{who} was ended by signal {number}"
-    return "error", f"{who} ended with exit code {code} before it was done"
-
-
-class Watch:
-    """One run: its processes, what they print, and how long they may take."""
-
-    def __init__(self, isolation: Isolation, wall_seconds: float, output_bytes: int):
-        self.isolation = isolation
-        self.wall_seconds, self.output_bytes = wall_seconds, output_bytes
-        self.deadline = time.monotonic() + START_SECONDS
-        self.processes: list[Process] = []
-        self.output: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
-        self.selector = selectors.PollSelector()
-        self.cancelled = False
-
-    def start(self, job: Mapping[str, Any], pipes: Sequence[int] = ()) -> Process:
-        """Start a process and wait until it is ready; that time is not counted.
-
-        Raises:
-            SandboxUnavailable: it does not get ready.
-        """
-        begin = time.monotonic()
-        left = self.deadline - begin if self.processes else self.wall_seconds
-        self.deadline = begin + START_SECONDS
-        process = Process(self.isolation, job, pipes)
-        self.processes.append(process)
-        if self.cancelled:  # meanwhile
-            process.kill()
-        for stream, name in ((process.stdout, "stdout"), (process.stderr, "stderr")):
-            self.selector.register(stream, selectors.EVENT_READ, self.output[name])
-        self.selector.register(process.status_pipe, selectors.EVENT_READ, process.status)
-        self.selector.register(process.stdin, selectors.EVENT_WRITE, process)
-        try:
-            ready = self.answer(process) == "ready"
-        except Stopped:
-            ready = False
-        if not ready:
-            raise self.unavailable(process)
-        self.deadline = time.monotonic() + left
-        return process
-
-    def unavailable(self, process: Process) -> SandboxUnavailable:
-        """Why a process did not get ready."""
-        process.finish()
-        said = self.output["stderr"].decode("utf-8", "replace").strip()
-        return SandboxUnavailable(
-            f"a sandboxed process did not start (exit code {process.exit_code}): {said[-2000:]}"
-        )
-
-    def answer(self, process: Process) -> str | None:
-        """The next status message of a process; None: it ended, or closed the pipe, without one.
-
-        Raises:
-            Stopped: the time is over, or there is too much output.
-        """
-        while (message := process.message()) is None:
-            if process.status_pipe not in self.selector.get_map():
-                return None
-            self.step()
-        return message
-
-    def end(self, process: Process) -> None:
-        """Wait until a process has ended by itself.
-
-        Raises:
-            Stopped: the time is over, or there is too much output.
-        """
-        pipes = (process.status_pipe, process.stdout, process.stderr)
-        while any(pipe in self.selector.get_map() for pipe in pipes):
-            self.step()
-        process.reap()
-
-    def step(self) -> None:
-        """Wait for the pipes, and read or write what can be."""
-        left = self.deadline - time.monotonic()
-        ready = self.selector.select(left) if left > 0 else []
-        if not ready and time.monotonic() >= self.deadline:
-            raise Stopped("timeout", f"the run took more than {self.wall_seconds:g} seconds")
-        for key, _ in ready:
-            if isinstance(key.data, Process):
-                self.write(key.fd, key.data)
-            else:
-                self.read(key.fd, key.data)
-        if sum(map(len, self.output.values())) > self.output_bytes:
-            raise Stopped("violation", f"more than {self.output_bytes:,} bytes of output")
-
-    def write(self, pipe: int, process: Process) -> None:
-        """Send the next part of the job."""
-        try:
-            process.unsent = process.unsent[os.write(pipe, process.unsent) :]
-        except BlockingIOError:
-            return
-        except BrokenPipeError:
-            process.unsent = memoryview(b"")
-        if not process.unsent:
-            self.selector.unregister(pipe)
-            assert process.popen.stdin is not None
-            _close(process.popen.stdin.close)
-
-    def read(self, pipe: int, into: bytearray) -> None:
-        """Take what is there, or note that the other side has closed."""
-        try:
-            part = os.read(pipe, 65536)
-        except BlockingIOError:
-            return
-        if part:
-            into += part
-        else:
-            self.selector.unregister(pipe)
-
-    def cancel(self) -> None:
-        """Kill every process, from another thread; the run ends soon after."""
-        self.cancelled = True
-        for process in list(self.processes):
-            process.kill()
-
-    def close(self) -> None:
-        """Kill what still runs and give everything back."""
-        self.selector.close()
-        for process in self.processes:
-            process.close()
+    return "error", f"{who} ended with exit code {process.exit_code} before it was done"

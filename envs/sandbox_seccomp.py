@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import tempfile
+from typing import Any
 
 from marlogue.envs.optional import require
 
@@ -49,14 +51,30 @@ ALLOWED = _names("""
     arch_prctl set_tid_address set_robust_list get_robust_list rseq futex futex_time64 futex_waitv
     wait4 waitid waitpid exit exit_group getrandom
     poll ppoll select pselect6 _newselect epoll_create epoll_create1 epoll_ctl epoll_wait
-    epoll_pwait epoll_pwait2 eventfd eventfd2 pipe pipe2 socketpair sendto sendmsg recvfrom recvmsg
+    epoll_pwait epoll_pwait2 eventfd eventfd2 pipe pipe2 sendto sendmsg recvfrom recvmsg
     getsockopt setsockopt getsockname getpeername shutdown
-    execve
+    setgroups setresgid setresuid execve
 """)
 
 CLONE_VM, CLONE_SIGHAND, CLONE_THREAD = 0x100, 0x800, 0x10000
-THREAD = CLONE_VM | CLONE_SIGHAND | CLONE_THREAD
 AF_UNIX = 1
+
+
+def library() -> Any:
+    """The module pyseccomp.
+
+    Raises:
+        ImportError: it, or the system's libseccomp, is missing; says how to install it.
+    """
+    try:
+        with require("pyseccomp", extra="sandbox"):
+            import pyseccomp
+    except RuntimeError as error:  # as it says that the system's library is missing
+        raise ImportError(
+            f"libseccomp could not be loaded ({error}); install it with the system's package "
+            "manager, for instance: apt install libseccomp2"
+        ) from error
+    return pyseccomp
 
 
 @functools.cache
@@ -64,34 +82,37 @@ def program() -> bytes:
     """The filter as BPF, for `bwrap --seccomp`.
 
     Raises:
-        ImportError: pyseccomp, or the system's libseccomp, is missing.
+        ImportError: see `library`.
     """
-    try:
-        with require("pyseccomp", extra="sandbox"):
-            import pyseccomp as seccomp
-    except RuntimeError as error:  # as it says that the system's library is missing
-        raise ImportError(
-            f"libseccomp could not be loaded ({error}); install it with the system's package "
-            "manager, for instance: apt install libseccomp2"
-        ) from error
-    rules = seccomp.SyscallFilter(seccomp.ERRNO(38))  # ENOSYS
+    seccomp = library()
+    rules = seccomp.SyscallFilter(seccomp.ERRNO(errno.ENOSYS))
     rules.set_attr(seccomp.Attr.ACT_BADARCH, seccomp.KILL_PROCESS)
     for action, names in ((seccomp.KILL_PROCESS, KILLED), (seccomp.ALLOW, ALLOWED)):
         for name in names:
-            try:
-                number = seccomp.resolve_syscall(seccomp.Arch.NATIVE, name)
-            except (ValueError, OSError):
-                continue  # a call of another architecture, or newer than the library
-            if number < 0 or name == "socketpair":
-                continue
-            rules.add_rule(action, number)
+            number = seccomp.resolve_syscall(seccomp.Arch.NATIVE, name)
+            if number >= 0:  # else it is of another architecture, or newer than the library
+                rules.add_rule(action, number)
     # Threads are made by clone with these flags; anything else makes a process. clone3, whose flags
     # a filter cannot see, does not exist, and libc falls back to clone.
-    cmp, arg = seccomp.MASKED_EQ, seccomp.Arg
-    rules.add_rule(seccomp.ALLOW, "clone", arg(0, cmp, THREAD, THREAD))
-    for flag in (CLONE_VM, CLONE_SIGHAND, CLONE_THREAD):
-        rules.add_rule(seccomp.KILL_PROCESS, "clone", arg(0, cmp, flag, 0))
+    arg, masked = seccomp.Arg, seccomp.MASKED_EQ
+    flags = (CLONE_VM, CLONE_SIGHAND, CLONE_THREAD)
+    rules.add_rule(seccomp.ALLOW, "clone", arg(0, masked, sum(flags), sum(flags)))
+    for flag in flags:
+        rules.add_rule(seccomp.KILL_PROCESS, "clone", arg(0, masked, flag, 0))
     rules.add_rule(seccomp.ALLOW, "socketpair", arg(0, seccomp.EQ, AF_UNIX))  # asyncio needs it
+    return _bytes(rules)
+
+
+@functools.cache
+def last_program() -> bytes:
+    """A second filter, which the interpreter adds when it has been started: no other program."""
+    seccomp = library()
+    rules = seccomp.SyscallFilter(seccomp.ALLOW)
+    rules.add_rule(seccomp.KILL_PROCESS, "execve")
+    return _bytes(rules)
+
+
+def _bytes(rules: Any) -> bytes:
     with tempfile.TemporaryFile() as file:
         rules.export_bpf(file)
         file.seek(0)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FILE = "<tests>"
 SETUP_FILE = "<setup>"
+FROM_CODE = "_from_code"  # marks an exception that the code raised
 
 
 class Fault(BaseException):
@@ -36,7 +37,7 @@ class Session:
     def __init__(self, requests: int, answers: int):
         self.requests, self.answers = requests, answers
         self.fault: Fault | None = None
-        self.raised: list[tuple[BaseException, str]] = []  # kept alive, so that `is` can be asked
+        self.calls = 0
 
     def fail(self, status: str, message: str) -> Fault:
         """Remember what went wrong first."""
@@ -57,7 +58,7 @@ class Session:
     def names(self) -> list[str]:
         """The names of the code's functions, which it tells at first."""
         names = self.receive()
-        if type(names) is list and all(type(name) is str for name in names):
+        if type(names) is list and all(is_name(name) for name in names):
             return names
         raise self.fail("violation", "the code broke the protocol: no list of functions")
 
@@ -69,7 +70,7 @@ class Session:
         try:
             request = encode((nonce, *question))
         except NotPlainError as error:
-            raise TypeError(f"the tests pass {error}; the sandbox hands on plain data") from None
+            raise self.fail("error", f"the tests pass {error}") from None
         try:
             send(self.requests, request)
         except BrokenPipeError:
@@ -81,6 +82,7 @@ class Session:
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of the code."""
+        self.calls += 1
         return self.take(*self.ask("call", name, args, kwargs))
 
     def take(self, kind: Any, *rest: Any) -> Any:
@@ -90,7 +92,7 @@ class Session:
                 return value
             case "raise", (str(name), list(args), str(text)):
                 error = make_exception(name, args, text)
-                self.raised.append((error, text))
+                setattr(error, FROM_CODE, text)
                 raise error
             case "too large", (str(text),):
                 raise self.fail("violation", f"the code returned {text}")
@@ -106,6 +108,11 @@ class Session:
 
         call.__name__ = call.__qualname__ = name
         return call
+
+
+def is_name(name: Any) -> bool:
+    """Whether a function may be called so: no name that means something to Python itself."""
+    return type(name) is str and name.isidentifier() and not name.startswith("__")
 
 
 class RemoteIterator:
@@ -149,57 +156,65 @@ def run(job: dict[str, Any]) -> None:
         run_tests(session, job)
     except BaseException as raised:
         error = raised
-    status, message = verdict(session, error, job["tests"])
+    status, message = verdict(session, error, job)
     flush()
     answer = f"{status}\n{message}".encode("utf-8", "replace")
-    send(job["status"], answer[: job["message_bytes"]])
+    send(job["status"], answer[: job["status_bytes"]])
     os._exit(0)
 
 
 def run_tests(session: Session, job: dict[str, Any]) -> None:
     """Run the tests as the main module, with the code's functions in it by name.
 
-    What the trusted set-up defines goes before what the code defines, save the entry point: a test
-    that computes an expected value with a helper must not compute it with the code's version. No
-    name of Python's own is taken from the code: tests that call `len` mean that one.
+    A name that the code gives to a function must not mean something else to the tests than it does
+    to whoever wrote them. So the builtins stay what they are, and what the trusted set-up defines
+    goes before what the code defines, save the entry point: a test that computes an expected value
+    with a helper of the set-up must not compute it with the code's version.
     """
-    module = type(sys)("__main__")
-    space = module.__dict__
-    sys.modules["__main__"] = module
+    module, solution = type(sys)("__main__"), type(sys)("solution")
+    sys.modules.update(__main__=module, solution=solution)
     sys.argv = ["tests"]
+    space = module.__dict__
     entry = job["entry_point"]
-    for name in session.names():
-        if name.isidentifier() and not name.startswith("__") and not hasattr(builtins, name):
-            space[name] = session.proxy(name)
+    proxies = {name: session.proxy(name) for name in session.names()}
+    solution.__dict__.update(proxies)
+    space.update((name, proxy) for name, proxy in proxies.items() if not hasattr(builtins, name))
     exec(compile(job["setup"], SETUP_FILE, "exec", dont_inherit=True), space)
     if entry is not None:
         space[entry] = space["candidate"] = session.proxy(entry)
     exec(compile(job["tests"], FILE, "exec", dont_inherit=True), space)
-    check = space.get("check")
-    if entry is not None and callable(check) and not calls_check(job["tests"]):
-        check(space["candidate"])
+    for name, function in list(space.items()):
+        if is_left_to_call(name, function, job["tests"]):
+            function(*(space["candidate"],) * function.__code__.co_argcount)
 
 
-def calls_check(tests: str) -> bool:
-    """Whether a line at the outermost level calls `check`."""
-    return any(line.startswith("check(") for line in tests.splitlines())
+def is_left_to_call(name: str, function: Any, tests: str) -> bool:
+    """Whether it is a `check(candidate)` or `test_...()` that the tests define and do not call."""
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_filename != FILE or code.co_kwonlyargcount:
+        return False
+    fits = (name == "check", 1) if code.co_argcount else (name.startswith("test"), 0)
+    if fits != (True, code.co_argcount):
+        return False
+    return not any(line.startswith(f"{name}(") for line in tests.splitlines())
 
 
-def verdict(session: Session, error: BaseException | None, tests: str) -> tuple[str, str]:
+def verdict(session: Session, error: BaseException | None, job: dict[str, Any]) -> tuple[str, str]:
     """Status and message of a finished run of tests."""
     if session.fault is not None:
         return session.fault.status, session.fault.message
-    if error is None:
-        return "passed", ""
-    for raised, text in session.raised:
-        if raised is error:
-            return status_of(error), f"the code raised {text}" + source_line(error, tests)
-    if isinstance(error, SystemExit):  # as unittest.main() ends
-        if not error.code:
+    line = "" if error is None else source_line(error, job["tests"])
+    if error is not None and hasattr(error, FROM_CODE):
+        return status_of(error), f"the code raised {getattr(error, FROM_CODE)}{line}"
+    # unittest.main() ends by SystemExit, too.
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        if job["entry_point"] is None or session.calls > 0:
             return "passed", ""
+        return "error", "the tests never called the code; call the functions in which they do"
+    if isinstance(error, SystemExit):
         return "failed", f"the tests ended with exit code {error.code}"
     status = "failed" if isinstance(error, AssertionError) else status_of(error)
-    return status, f"the tests: {describe(error, FILE)}" + source_line(error, tests)
+    return status, f"the tests: {describe(error, FILE)}{line}"
 
 
 def source_line(error: BaseException, tests: str) -> str:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 MODULES = tuple(
-    f"marlogue.envs.sandbox_{name}" for name in ("codec", "code_side", "test_side", "inside")
+    f"marlogue.envs.sandbox_{name}"
+    for name in ("codec", "code_side", "test_side", "supervisor", "inside")
 )
 # Interpreter options: no folder of the script on the path, no user site, no site, no bytecode
 # written. As -I but for the environment, which is empty save for the seed of hashes: sets of
