@@ -119,6 +119,7 @@ class Keeper:
         self.interruption = Interruption(args.save_on_signal and self.store is not None)
         self.best: dict[str, float] = {}
         self.resumed_from: Path | None = None
+        self._open = False  # evaluations before and after a run are not the run's
         self._whole = True
         self._due_from = 0
         self._saved = False
@@ -131,7 +132,11 @@ class Keeper:
         trainer = self.trainer
         with RunFolder(trainer.logdir, trainer.describe(), self.args.resume):
             self.resume()
-            yield
+            self._open = True
+            try:
+                yield
+            finally:
+                self._open = False
 
     def resume(self) -> None:
         """Load the checkpoint that the configuration asks for.
@@ -164,10 +169,7 @@ class Keeper:
             try:
                 yield
             except StopRequested as stop:
-                interrupted = RunInterrupted(
-                    f"{stop}: the run stopped, and its state is in {self.save()}; to go on, train "
-                    "again with resume='auto' and the same logdir."
-                )
+                interrupted = RunInterrupted(f"{stop}: the run stopped, {self._stopped()}")
                 print(interrupted, file=sys.stderr)  # Python shows nothing of such an exit
                 raise interrupted from None
             except BaseException as error:
@@ -195,10 +197,9 @@ class Keeper:
         try:
             self.save()
         except OSError as error:
-            notes = " ".join(getattr(error, "__notes__", []))
             warnings.warn(
-                f"no checkpoint could be saved after {position} ({error}). {notes} The training "
-                "goes on; earlier checkpoints are intact.",
+                f"no checkpoint could be saved after {position} ({_told(error)}). Training goes "
+                "on; earlier checkpoints are intact.",
                 stacklevel=2,
             )
 
@@ -224,11 +225,38 @@ class Keeper:
     def evaluated(self, metrics: Mapping[str, float]) -> None:
         """Take note of an evaluation of the run's own."""
         value = metrics.get(self.best_metric, math.nan)
-        if math.isnan(value) or value <= self.best.get("value", -math.inf):
+        if not self._open or math.isnan(value) or value <= self.best.get("value", -math.inf):
             return
-        self.best = {"value": value, "step": float(self.trainer.env_step)}
-        if self.args.save_best and self.trainer.logdir is not None:
-            write_folder(self.trainer.logdir / "best", self.trainer.save_model, self.best)
+        best = {"value": value, "step": float(self.trainer.env_step)}
+        try:
+            if self.args.save_best and self.trainer.logdir is not None:
+                write_folder(self.trainer.logdir / "best", self.trainer.save_model, best)
+        except OSError as error:
+            warnings.warn(
+                f"the best models so far could not be saved ({_told(error)}). Training goes on.",
+                stacklevel=2,
+            )
+        else:
+            self.best = best
+
+    def _stopped(self) -> str:
+        """Save; where the run goes on from.
+
+        Raises:
+            OSError: when there is nothing to go on from.
+        """
+        assert self.store is not None
+        again = f"to go on, train again with resume='auto' and logdir='{self.trainer.logdir}'."
+        try:
+            return f"and its state is in {self.save()}; {again}"
+        except OSError as error:
+            earlier = self.store.newest()
+            if earlier is None:
+                raise
+            return (
+                f"but its state could not be saved ({_told(error)}). Mend that; {again} That will "
+                f"be from {earlier} on."
+            )
 
     def _save_after(self, error: BaseException) -> None:
         """Save what there is after an error, which stays the one that is raised."""
@@ -265,3 +293,7 @@ class Keeper:
         if found is None:
             raise ResumeError(f"resume ({asked}) must hold an intact checkpoint; there is none.")
         return found
+
+
+def _told(error: OSError) -> str:
+    return " ".join([str(error), *getattr(error, "__notes__", [])])

@@ -37,7 +37,8 @@ class Report(Callback[TrainerT], ABC):
     def __init__(self, settings: Settings) -> None:
         self.algorithm = settings.algorithm.upper()
         self._quiet = not settings.args.verbose
-        self._first: Mapping[str, float] | None = None
+        # A run that goes on has its "before" behind it.
+        self._first: Mapping[str, float] | None = None if settings.args.resume is None else {}
         self._latest: Mapping[str, float] = {}
         self._values: list[float] = []
         self._shown = 0

@@ -7,10 +7,17 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from typing_extensions import override
+
+from marlogue.algorithms import Callback
 from marlogue.algorithms.attention_trace import list_traces
+from marlogue.algorithms.checkpoints import CheckpointError
+from marlogue.algorithms.run_description import ResumeError
+from marlogue.algorithms.run_folder import RunFolderError, holds_run
 from marlogue.cli.building import make_trainer
-from marlogue.cli.errors import as_usage_errors
+from marlogue.cli.errors import UsageError, as_usage_errors, describe
 from marlogue.cli.lookup import search_here
 from marlogue.cli.options import Settings, read
 from marlogue.cli.report import make_report
@@ -20,20 +27,24 @@ def train(words: Sequence[str]) -> None:
     """Train; print what the team reaches before and after, and where to look.
 
     Raises:
-        UsageError: when the configuration cannot be used.
+        UsageError: when the configuration cannot be used, or not to go on with this run.
     """
     settings = read("train", words, {})
     search_here(*settings.folders)
-    logdir = None if settings["logdir"] is None else fresh_folder(Path(settings["logdir"]))
+    begins = settings.args.resume is None
+    logdir = None if settings["logdir"] is None else Path(settings["logdir"])
+    if logdir is not None and begins:
+        logdir = fresh_folder(logdir)
     report = make_report(settings)
     with as_usage_errors():
-        trainer = make_trainer(settings, [report], logdir)
-    if logdir is not None:
-        _keep(settings, logdir)
+        trainer = make_trainer(settings, [report, _ConfigKept(settings, logdir)], logdir)
     report.open(trainer)
-    if not settings.args.eval_interval:
+    if not settings.args.eval_interval and begins:
         trainer.evaluate()
-    trainer.train()
+    try:
+        trainer.train()
+    except (RunFolderError, ResumeError, CheckpointError) as error:
+        raise UsageError(describe(error)) from error
     if not settings.args.eval_interval:
         trainer.evaluate()
     report.close()
@@ -54,7 +65,7 @@ def train(words: Sequence[str]) -> None:
 def fresh_folder(folder: Path) -> Path:
     """The folder, or with a number behind it where it holds a run already."""
     candidate, number = folder, 1
-    while (candidate / "progress.csv").exists():
+    while holds_run(candidate):
         number += 1
         candidate = folder.with_name(f"{folder.name}-{number}")
     return candidate
@@ -67,6 +78,18 @@ def command(program: str) -> str:
         return program
     here = Path.cwd()
     return shlex.quote(str(beside.relative_to(here) if beside.is_relative_to(here) else beside))
+
+
+class _ConfigKept(Callback[Any]):
+    """Leaves the configuration in a run's folder, once that is known to be the run's own."""
+
+    def __init__(self, settings: Settings, logdir: Path | None) -> None:
+        self.settings, self.logdir = settings, logdir
+
+    @override
+    def on_train_start(self, trainer: Any) -> None:
+        if self.logdir is not None:
+            _keep(self.settings, self.logdir)
 
 
 def _keep(settings: Settings, folder: Path) -> None:
