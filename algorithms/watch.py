@@ -128,7 +128,7 @@ class Watch:
         if lost > _LOST:
             self._tell(
                 f"{lost:.0%} of the weights of {name} ({kinds}) do not move at its learning rate "
-                f"of {rate:g}: numbers of their size lie {typical:.1g} apart. {_MEND}"
+                f"of {rate:g}: numbers of their size lie {typical:.2g} apart. {_MEND}"
             )
 
     def _say(self, name: str, message: str) -> None:
