@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from tqdm.auto import tqdm
 
 from marlogue.agents import Critic, LLMPolicy, update_mode
 from marlogue.algorithms.actor import Actor
-from marlogue.algorithms.annealing import as_anneal
 from marlogue.algorithms.bad_batches import BadBatches
 from marlogue.algorithms.bad_numbers import BadNumbers
 from marlogue.algorithms.building import (
@@ -30,40 +28,41 @@ from marlogue.algorithms.building import (
     check_model_config,
 )
 from marlogue.algorithms.callbacks import Callback
-from marlogue.algorithms.collect import Collector, Item
+from marlogue.algorithms.collect import Item
 from marlogue.algorithms.config import ActorCriticConfig
 from marlogue.algorithms.critic_building import CriticSource
 from marlogue.algorithms.critic_sides import CriticSide
 from marlogue.algorithms.environments import Environments, make_environments
-from marlogue.algorithms.evaluation import Evaluator
 from marlogue.algorithms.groups import Group, make_groups
 from marlogue.algorithms.items import EnvOrFactory, Items
 from marlogue.algorithms.judges import TrunkTerm
 from marlogue.algorithms.keeping import Keeper
+from marlogue.algorithms.kept_trainer import KeptTrainer
 from marlogue.algorithms.metrics import MetricsCallback
+from marlogue.algorithms.on_policy_parts import (
+    compute_in,
+    make_collector,
+    make_evaluator,
+    make_guide,
+    warn_of_truncated_sampling,
+)
 from marlogue.algorithms.on_policy_state import describe, load_state, optimizers_of, save_state
 from marlogue.algorithms.open_update import OpenUpdate
-from marlogue.algorithms.optimizer import Optimizer, make_schedule
-from marlogue.algorithms.random_state import (
-    load_users_state,
-    random_state,
-    set_random_state,
-    users_state,
-)
+from marlogue.algorithms.optimizer import Optimizer
+from marlogue.algorithms.outside import Outside
+from marlogue.algorithms.rates import Rates
 from marlogue.algorithms.reference_store import ReferenceStore
 from marlogue.algorithms.reporter import Reporter
-from marlogue.algorithms.running import call_hooks, checked_callbacks, checked_logdir
+from marlogue.algorithms.running import checked_callbacks, checked_logdir
 from marlogue.algorithms.sample import Sample
 from marlogue.algorithms.saving import load_weights, save_team
-from marlogue.algorithms.streams import EVAL, SHUFFLE, TRAIN
+from marlogue.algorithms.streams import SHUFFLE
 from marlogue.algorithms.team_guidance import Guidance
-from marlogue.algorithms.text_guidance import TextGuide
-from marlogue.algorithms.transcript_lines import write_unfinished
 from marlogue.algorithms.watch import Watch
-from marlogue.envs import BatchRunner, TextEnv
+from marlogue.envs import TextEnv
 
 
-class OnPolicyTrainer(ABC):
+class OnPolicyTrainer(KeptTrainer):
     """What MAAC and IAC share; see :class:`MAACTrainer` and :class:`IACTrainer`.
 
     Per iteration: episodes are played until the buffers are full (all together, since the
@@ -128,9 +127,8 @@ class OnPolicyTrainer(ABC):
             shuffle=args.shuffle or self.environments.shuffles,
             seed=args.seed,
         )
-        self.guide = self._make_guide(guidance)
-        self._guidance_weight = 0.0
-        self._schedule = make_schedule(args.lr_scheduler_type, args.warmup_steps, self.items.total)
+        self.guide = make_guide(guidance, self.environments)
+        self.rates = Rates(args, self.items.total, guided=self.guide is not None)
         self.agents: list[LLMPolicy] = build_policies(
             args,
             agent_model=agent_model,
@@ -146,11 +144,8 @@ class OnPolicyTrainer(ABC):
         self.watch = Watch(args, guided=self.guide is not None)
         self.critic_side = self._make_critic_side(critic_model, critics)
         self.actors = [self._make_actor(index) for index in range(len(self.agents))]
-        sources: list[object] = list(agents or [agent_model])
         self.reference_store = ReferenceStore(
-            self.references,
-            reloadable=all(isinstance(source, str | Path) for source in sources),
-            logdir=self.logdir,
+            self.references, sources=agents or [agent_model], logdir=self.logdir
         )
         self.keeper = Keeper(self, args, "eval/team/turn_1/expected_return")
         self.reporter = Reporter(
@@ -163,11 +158,10 @@ class OnPolicyTrainer(ABC):
         self.open_update: OpenUpdate | None = None
         self.updates = 0
         self.items_done = self.items.state_dict()
-        self._items_at_last_update = 0
-        self._outside: dict[str, Any] | None = None
+        self.outside = Outside(self.users_objects, self.environments.drops())
         self._epochs = 0  # whose rest has been learnt from
         self._evaluated = -1  # items that were done at the latest evaluation
-        self._warn_of_truncated_sampling()
+        warn_of_truncated_sampling(args)
 
     # -- what a subclass says ---------------------------------------------------------------
 
@@ -196,7 +190,7 @@ class OnPolicyTrainer(ABC):
                 "this trainer has been trained already; build a new one, and load_model into it "
                 "to go on from there (or set resume='auto' to go on with an interrupted run)."
             )
-        users_state(self.users_objects())  # what cannot be saved is an error now, not in a day
+        self.outside.check()  # what cannot be saved is an error now, not in a day
         config = {"algorithm": type(self).__name__, **asdict(self.args)}
         with self.environments, self.keeper.opened():
             total = self.items.total
@@ -241,7 +235,7 @@ class OnPolicyTrainer(ABC):
         """
         if self.environments.eval is None or self.args.eval_num_samples == 0:
             return {}
-        metrics = self._make_evaluator().run(self.reporter.metrics_callback)
+        metrics = make_evaluator(self).run(self.reporter.metrics_callback)
         self.reporter.evaluated(metrics)
         self.keeper.evaluated(metrics)
         self._hook("on_evaluation", metrics)
@@ -256,7 +250,7 @@ class OnPolicyTrainer(ABC):
 
     def _learn_from(self, items: Sequence[Item], progress: tqdm[Any]) -> None:
         self._evaluate_if_due(items[0])
-        with self._broken_off_without_trace():
+        with self.outside.broken_off_without_trace():
             samples_by_item = self._collect(items)
         with self.keeper.half_done():
             for item, samples in zip(items, samples_by_item, strict=True):
@@ -273,21 +267,13 @@ class OnPolicyTrainer(ABC):
             self._evaluate_after(item.index)
 
     def _evaluate_after(self, items: int) -> None:
-        with self._broken_off_without_trace():
+        with self.outside.broken_off_without_trace():
             self.evaluate()
         self._evaluated = items
 
-    @contextmanager
-    def _broken_off_without_trace(self) -> Iterator[None]:
-        """What is played within and broken off will be played again: until it is over, a checkpoint
-        holds random numbers and users' state as they were before."""
-        self._outside = self.outside()
-        yield
-        self._outside = None
-
     def _collect(self, items: Sequence[Item]) -> list[list[Sample]]:
         started = time.perf_counter()
-        samples_by_item = self._make_collector().collect(items, self.args.num_generations)
+        samples_by_item = make_collector(self).collect(items, self.args.num_generations)
         samples = [sample for samples in samples_by_item for sample in samples]
         self.reporter.rate("generation", samples, started)
         for index, actor in enumerate(self.actors):
@@ -310,7 +296,9 @@ class OnPolicyTrainer(ABC):
         """Learn from the buffers of these agents, in order, and empty them."""
         if not agents:
             return
-        self._set_learning_rates()
+        actors = [actor.optimizer for actor in self.actors]
+        rates = self.rates.next(self.items.taken, actors, self.critic_side.optimizers)
+        self.reporter.latest(rates)
         groups: list[Group] = []
         for agent in agents:
             stream = (self.args.seed, SHUFFLE, self.updates)
@@ -381,7 +369,7 @@ class OnPolicyTrainer(ABC):
     def _set_advantages(self, group: Group) -> dict[str, float]:
         group.set_advantages(self.args.advantage_normalization)
         self.bad_numbers.leave_out(group.samples)
-        return {} if self.guide is None else group.mix_guidance(self._guidance_weight)
+        return {} if self.guide is None else group.mix_guidance(self.rates.guidance_weight)
 
     # -- parts ------------------------------------------------------------------------------
 
@@ -403,55 +391,7 @@ class OnPolicyTrainer(ABC):
         )
 
     def _compute(self, device: torch.device) -> Callable[[], AbstractContextManager[object]]:
-        if self.args.dtype == "float32":
-            return nullcontext
-        return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
-
-    def _make_collector(self) -> Collector:
-        return Collector(
-            self.environments.train_runner,
-            self.agents,
-            self.args.sampling(),
-            max_turns=self.args.num_turns,
-            stream=(self.args.seed, TRAIN),
-            bootstrap_actions=self.args.critic_type == "q",
-            parallel=self.args.parallel_training == "mp",
-            guide=self.guide,
-            salvage=partial(write_unfinished, self.logdir, "training"),
-            check=self.keeper.interruption.check,
-        )
-
-    def _make_guide(self, guidance: Guidance | bool | None) -> TextGuide | None:
-        if guidance is None or guidance is False:
-            return None
-        guide = TextGuide(guidance)
-        guide.of(self.environments.train_runner.env_of(0))  # fails now where there is none
-        weight = as_anneal(self.args.guidance_weight)
-        if self.items.total is None and weight.start != weight.end:
-            raise ValueError(
-                f"guidance_weight ({weight}) changes over a run of known length; set max_steps, "
-                "or a number."
-            )
-        return guide
-
-    def _make_evaluator(self) -> Evaluator:
-        assert self.environments.eval is not None
-        return Evaluator(
-            self.environments.eval,
-            Collector(
-                BatchRunner(self.environments.eval),
-                self.agents,
-                self.args.sampling(self.args.eval_temperature),
-                max_turns=self.args.num_turns,
-                stream=(self.args.seed, EVAL),
-                parallel=self.args.parallel_training == "mp",
-                salvage=partial(write_unfinished, self.logdir, "evaluation"),
-                check=self.keeper.interruption.check,
-            ),
-            num_samples=self.args.eval_num_samples,
-            batch_size=self.args.eval_batch_size,
-            seed=self.args.seed,
-        )
+        return compute_in(self.args.dtype, device)
 
     @property
     def env_step(self) -> int:
@@ -464,38 +404,6 @@ class OnPolicyTrainer(ABC):
         own = self.args.critic_learning_rate
         return self.args.agent_learning_rate if own is None else own
 
-    def _set_learning_rates(self) -> None:
-        factor = self._schedule(self._items_at_last_update)
-        rates = self._next_guidance_weight()
-        self._items_at_last_update = self.items.taken
-        optimizers = [actor.optimizer for actor in self.actors] + self.critic_side.optimizers
-        for optimizer in optimizers:
-            optimizer.set_progress(factor)
-        rates["train/agent_learning_rate"] = self.actors[0].optimizer.learning_rate
-        if self.critic_side.optimizers:
-            rates["train/critic_learning_rate"] = self.critic_side.optimizers[0].learning_rate
-        self.reporter.latest(rates)
-
-    def _next_guidance_weight(self) -> dict[str, float]:
-        """The weight by the share of the items that were learnt from, as for learning rates."""
-        if self.guide is None:
-            return {}
-        progress = self._items_at_last_update / (self.items.total or 1)
-        self._guidance_weight = as_anneal(self.args.guidance_weight)(progress)
-        return {"train/guidance_weight": self._guidance_weight}
-
-    def _hook(self, name: str, *arguments: Any) -> None:
-        call_hooks(self.callbacks, name, self, *arguments)
-
-    def _warn_of_truncated_sampling(self) -> None:
-        if self.args.sampling().restricts:
-            warnings.warn(
-                "top_p, top_k or min_new_tokens restrict what is sampled, but the score is that of "
-                "the whole distribution: the policy gradient is then biased. Set top_p=1.0, "
-                "top_k=None and min_new_tokens=0 for an unbiased one.",
-                stacklevel=4,
-            )
-
     # -- saving -----------------------------------------------------------------------------
 
     @property
@@ -503,65 +411,37 @@ class OnPolicyTrainer(ABC):
         """Items that are done."""
         return int(self.items_done["taken"])
 
-    @property
-    def best_evaluation(self) -> dict[str, float]:
-        """``value`` (the team's mean return) and ``step`` (on the log's x-axis) of the run's best
-        evaluation; empty before the first."""
-        return dict(self.keeper.best)
-
     def describe(self) -> dict[str, Any]:
         """What is trained; see :mod:`marlogue.algorithms.on_policy_state`."""
         return describe(self)
 
-    def save_state(self, folder: str | Path) -> None:
-        """Save all that the training depends on from here on; ``save_steps`` does it by itself.
+    def save_state(self, folder: Path) -> None:
+        """As in the class above; see :mod:`marlogue.algorithms.on_policy_state`."""
+        save_state(self, folder)
 
-        Between two calls of hooks only: in the middle of an update nothing is whole.
-        """
-        save_state(self, Path(folder))
-
-    def load_state(self, folder: str | Path) -> None:
-        """Go on from what :meth:`save_state` saved; ``resume`` does it by itself.
-
-        Raises:
-            ValueError: when it is the state of another training.
-        """
-        load_state(self, Path(folder))
+    def load_state(self, folder: Path) -> None:
+        """As in the class above."""
+        load_state(self, folder)
 
     def counters(self) -> dict[str, Any]:
         """Plain numbers that are part of the state."""
         return {
             "updates": self.updates,
-            "bad_numbers": self.bad_numbers.state_dict(),
-            "items_at_last_update": self._items_at_last_update,
-            "guidance_weight": self._guidance_weight,
             "epochs": self._epochs,
             "evaluated": self._evaluated,
+            "rates": self.rates.state_dict(),
+            "bad_numbers": self.bad_numbers.state_dict(),
+            "watch": self.watch.state_dict(),
         }
 
     def load_counters(self, counters: Mapping[str, Any]) -> None:
         """Take over what :meth:`counters` gave."""
         self.updates = counters["updates"]
-        self.bad_numbers.load_state_dict(counters["bad_numbers"])
-        self._items_at_last_update = counters["items_at_last_update"]
-        self._guidance_weight = counters["guidance_weight"]
         self._epochs = counters["epochs"]
         self._evaluated = counters["evaluated"]
-
-    def outside(self) -> dict[str, Any]:
-        """What is changed by playing episodes, and by who else runs in this process."""
-        if self._outside is not None:
-            return self._outside
-        state = [drops.state_dict() for drops in self.environments.drops()]
-        users = users_state(self.users_objects())
-        return {"drops": state, "users": users, "random": random_state()}
-
-    def load_outside(self, state: Mapping[str, Any], folder: Path) -> None:
-        """Take over what :meth:`outside` gave."""
-        for drops, saved in zip(self.environments.drops(), state["drops"], strict=False):
-            drops.load_state_dict(saved)
-        load_users_state(self.users_objects(), state["users"], folder)
-        set_random_state(state["random"])
+        self.rates.load_state_dict(counters["rates"])
+        self.bad_numbers.load_state_dict(counters["bad_numbers"])
+        self.watch.load_state_dict(counters["watch"])
 
     def users_objects(self) -> list[Any]:
         """What the user has given and may have a state of its own."""

@@ -70,7 +70,7 @@ def save_state(trainer: OnPolicyTrainer, folder: Path) -> None:
         "counters": trainer.counters(),
         "reporter": trainer.reporter.state_dict(table),
         "reference": trainer.reference_store.keep(),
-        "outside": trainer.outside(),
+        "outside": trainer.outside.state_dict(),
     }
     state["samples"] = table.state_dict()  # after all that goes into it
     (folder / _STATE).write_text(json.dumps(state), encoding="utf-8")
@@ -99,7 +99,7 @@ def load_state(trainer: OnPolicyTrainer, folder: Path) -> None:
     trainer.reporter.load_state_dict(state["reporter"], table)
     for agent in trainer.agents:
         agent.backend.sync(agent.model)
-    trainer.load_outside(state["outside"], folder)
+    trainer.outside.load_state_dict(state["outside"], folder)
 
 
 def optimizers_of(trainer: OnPolicyTrainer) -> dict[str, Optimizer]:

@@ -21,13 +21,14 @@ class ReferenceStore:
 
     Args:
         references: frozen policies; none without a KL penalty.
-        reloadable: all of them came from identifiers.
+        sources: what they were loaded from.
         logdir: the run's folder; None for none.
     """
 
     def __init__(
-        self, references: Sequence[LLMPolicy], *, reloadable: bool, logdir: Path | None
+        self, references: Sequence[LLMPolicy], *, sources: Sequence[object], logdir: Path | None
     ) -> None:
+        reloadable = all(isinstance(source, str | Path) for source in sources)
         self.references = list(references)
         self._logdir = None if reloadable else logdir
         self._known: str | None = None

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from marlogue.algorithms import Callback
-from marlogue.algorithms.on_policy_state import _optimizers
+from marlogue.algorithms.on_policy_state import optimizers_of
 from tests.support.team import weights
 
 
@@ -78,7 +78,7 @@ def stopped_and_resumed(make: Callable[..., Any], folder: Path, stop: Callback) 
 def state(trainer: Any) -> dict[str, torch.Tensor]:
     """Weights and optimisers of a trainer."""
     found = weights(trainer)
-    for name, optimizer in _optimizers(trainer).items():
+    for name, optimizer in optimizers_of(trainer).items():
         found |= {f"{name} {k}": v.clone() for k, v in optimizer.state_tensors().items()}
     return found
 
