@@ -65,7 +65,7 @@ class Scorer:
             except SystemExit as error:
                 _refuse_exit(error)
                 raise
-        require_result(raw, "reward_func", self.func)
+            require_result(raw, "reward_func", self.func)
         return read_each(raw, self.name, self.agents, call.places)
 
     async def awaited(self, call: Call) -> Answer:

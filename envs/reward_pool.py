@@ -9,7 +9,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from marlogue.envs.reward_calls import Call, Outcome, Scorer
 
@@ -58,6 +58,9 @@ class RewardPool(ABC, Generic[LaneT]):
         lanes: the most calls at once.
         timeout: seconds that a call may take; None for any time.
     """
+
+    kept: ClassVar[tuple[str, ...]] = ("scorer", "lanes", "timeout")
+    """Attributes that copies and pickles have."""
 
     def __init__(self, scorer: Scorer, lanes: int, timeout: float | None) -> None:
         self.scorer = scorer
@@ -143,7 +146,7 @@ class RewardPool(ABC, Generic[LaneT]):
             _close_all(self._idle, self._process)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in ("scorer", "lanes", "timeout")}
+        return {name: self.__dict__[name] for name in self.kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -218,6 +218,8 @@ class ProcessPool(RewardPool[ProcessLane]):
         RewardWorkerError: in `run`, when it cannot be loaded in a worker.
     """
 
+    kept = (*RewardPool.kept, "_pickled")
+
     def __init__(self, scorer: Scorer, lanes: int, timeout: float | None) -> None:
         super().__init__(scorer, lanes, timeout)
         try:

@@ -124,8 +124,11 @@ def encoded(error: BaseException) -> dict[str, Any]:
         says = str(error)
     except Exception as failed:  # a type with a text of its own
         says = f"(its text could not be made: {failed!r})"
-    args = [arg if isinstance(arg, str | int | float | None) else None for arg in error.args]
-    whole = all(given is kept for given, kept in zip(error.args, args, strict=True))
+    given = list(error.args)
+    if isinstance(error, OSError) and error.filename is not None:
+        given.append(error.filename)
+    args = [arg if isinstance(arg, str | int | float | None) else None for arg in given]
+    whole = all(one is kept for one, kept in zip(given, args, strict=True))
     return {
         "module": type(error).__module__,
         "name": type(error).__qualname__,
@@ -156,7 +159,6 @@ def _of_its_type(about: dict[str, Any]) -> Exception | None:
         return None
     try:
         error = kind.__new__(kind, *about["args"])
-        error.args = tuple(about["args"])
         same = str(error)[:LONGEST_TEXT] == about["says"]
     except Exception:  # a type with a constructor or a text of its own
         return None
