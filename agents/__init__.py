@@ -22,6 +22,7 @@ from marlogue.agents.loading import (
     load_causal_lm,
     load_tokenizer,
     load_trunk,
+    read_weights,
     resolve_identifier,
     with_float32_weights,
 )
@@ -87,6 +88,7 @@ __all__ = [
     "mlp",
     "pad",
     "pad_token_id",
+    "read_weights",
     "resolve_identifier",
     "sample_tokens",
     "score",

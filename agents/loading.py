@@ -1,4 +1,7 @@
-"""Models and tokenizers from identifiers or objects, with float32 master weights."""
+"""Models and tokenizers from identifiers or objects, with float32 master weights.
+
+Nothing that comes with a model is run: see :mod:`marlogue.agents.trust`.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,12 @@ from transformers import (
 
 from marlogue.agents.quiet import progress_bars
 from marlogue.agents.smollm2 import smollm2_path
+from marlogue.agents.trust import (
+    checked_trust,
+    mend_of_untrusted,
+    trusting_arguments,
+    untrusted_code,
+)
 
 #: Identifiers that mean a model which comes without a hub.
 _OFFLINE_MODELS = {"smollm2": smollm2_path}
@@ -37,10 +46,12 @@ def load_causal_lm(
 
     Args:
         source: "smollm2", a folder, a hub id, or a model object (used itself, not copied).
-        model_kwargs: arguments of ``from_pretrained``.
+        model_kwargs: arguments of ``from_pretrained``. ``trust_remote_code`` is False unless it is
+            among them.
 
     Raises:
-        ValueError: when nothing can be loaded from the identifier; the cause is attached.
+        ValueError: when nothing can be loaded from the identifier (the cause is attached), or only
+            by running code.
     """
     return _load(AutoModelForCausalLM, source, model_kwargs)
 
@@ -52,8 +63,14 @@ def load_trunk(
     return _load(AutoModel, source, model_kwargs)
 
 
-def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    source: str | Path, *, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
     """The tokenizer of an identifier.
+
+    Args:
+        source: as for a model.
+        trust_remote_code: whether code that comes with it may be run.
 
     Raises:
         TypeError: when it is no identifier.
@@ -62,8 +79,13 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     if not isinstance(source, str | Path):
         raise TypeError(f"tokenizer identifier ({source!r}) must be a folder or a hub id.")
     try:
-        return AutoTokenizer.from_pretrained(resolve_identifier(str(source)))
+        return AutoTokenizer.from_pretrained(
+            resolve_identifier(str(source)),
+            trust_remote_code=checked_trust(source, trust_remote_code),
+        )
     except (OSError, ValueError) as error:
+        if untrusted_code(error):
+            raise ValueError(mend_of_untrusted(source)) from error
         raise ValueError(
             f"no tokenizer could be loaded for {str(source)!r}; check the name, or pass tokenizer="
         ) from error
@@ -75,13 +97,14 @@ def _load(
     if isinstance(source, PreTrainedModel):
         model = source
     elif isinstance(source, str | Path):
-        kwargs = {"dtype": torch.float32, **(model_kwargs or {})}
+        name = resolve_identifier(str(source))
+        kwargs = trusting_arguments(name, {"dtype": torch.float32, **(model_kwargs or {})})
         try:
             with progress_bars(False):
-                model, report = auto.from_pretrained(
-                    resolve_identifier(str(source)), output_loading_info=True, **kwargs
-                )
+                model, report = auto.from_pretrained(name, output_loading_info=True, **kwargs)
         except (OSError, ValueError, SafetensorError) as error:
+            if untrusted_code(error):
+                raise ValueError(mend_of_untrusted(source)) from error
             raise ValueError(
                 f"no model could be loaded from {str(source)!r}; check the name or the folder "
                 "(the cause is above)."
@@ -97,6 +120,19 @@ def _load(
             f"model ({type(source).__name__}) must be an identifier or a transformers model."
         )
     return with_float32_weights(model).eval()
+
+
+def read_weights(
+    kind: type[PreTrainedModel], folder: Path, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """The weights in a folder that ``save_pretrained`` of a model of this kind wrote.
+
+    Raises:
+        OSError, ValueError: when they cannot be read, or only by running code.
+    """
+    with progress_bars(False):
+        model = kind.from_pretrained(folder, **trusting_arguments(folder, {"dtype": dtype}))
+    return dict(model.state_dict())
 
 
 def with_float32_weights(model: PreTrainedModel) -> PreTrainedModel:

@@ -67,7 +67,9 @@ def load_smollm2(
     """
     folder = smollm2_path(verbose=verbose)
     with progress_bars(verbose):
-        model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        model = LlamaForCausalLM.from_pretrained(
+            folder, dtype=dtype, local_files_only=True, use_safetensors=True
+        )
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     model.eval()
     return model, tokenizer
@@ -195,7 +197,7 @@ def convert_gguf(gguf: Path, folder: Path, *, verbose: bool = False) -> None:
         folder: the folder to write; made when it does not exist.
         verbose: show progress bars.
     """
-    source = {"gguf_file": gguf.name, "local_files_only": True}
+    source = {"gguf_file": gguf.name, "local_files_only": True, "trust_remote_code": False}
     with progress_bars(verbose):
         read = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **source)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **source)

@@ -17,6 +17,7 @@ from marlogue.agents import (
     load_tokenizer,
     with_float32_weights,
 )
+from marlogue.agents.trust import TRUST
 from marlogue.algorithms.config import ActorCriticConfig, Devices, default_of
 
 ModelSource = str | Path | PreTrainedModel
@@ -110,7 +111,8 @@ def build_policies(
             object to several agents.
     """
     sources = _agent_sources(agent_model, agents, args.num_agents)
-    tokenizers = _tokenizers(sources, tokenizer)
+    loading = model_kwargs(model_config, "model_kwargs")
+    tokenizers = _tokenizers(sources, tokenizer, loading.get(TRUST, False))
     system_prompts = _per_agent(model_config.get("system_prompt"), len(sources))
     devices = resolve_devices(args.agent_devices, len(sources), "agent_devices")
     if any(isinstance(source, LLMPolicy) for source in sources):
@@ -125,7 +127,7 @@ def build_policies(
             policies.append(source)
             continue
         assert own_tokenizer is not None
-        model = load_causal_lm(source, model_kwargs(model_config, "model_kwargs"))
+        model = load_causal_lm(source, loading)
         policies.append(
             LLMPolicy(
                 model.to(device),  # type: ignore[arg-type]
@@ -204,7 +206,7 @@ def _agent_sources(
 
 
 def _tokenizers(
-    sources: Sequence[AgentSource], tokenizer: Tokenizers
+    sources: Sequence[AgentSource], tokenizer: Tokenizers, trust_remote_code: bool
 ) -> list[PreTrainedTokenizerBase | None]:
     """A tokenizer per agent; policies bring their own."""
     if isinstance(tokenizer, PreTrainedTokenizerBase):
@@ -227,7 +229,7 @@ def _tokenizers(
         elif isinstance(source, str | Path):
             name = str(source)
             if name not in loaded:
-                loaded[name] = load_tokenizer(name)
+                loaded[name] = load_tokenizer(name, trust_remote_code=trust_remote_code)
             result.append(loaded[name])
         else:
             raise ValueError(

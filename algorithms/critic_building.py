@@ -19,6 +19,7 @@ from marlogue.agents import (
     load_trunk,
     with_float32_weights,
 )
+from marlogue.agents.trust import TRUST
 from marlogue.algorithms.building import ModelSource, model_kwargs, resolve_devices
 from marlogue.algorithms.config import ActorCriticConfig, MAACConfig, default_of
 from marlogue.algorithms.histories import OwnText
@@ -96,10 +97,11 @@ def _build_critic(
         with_float32_weights(source.model).to(device)  # type: ignore[arg-type]
         source.value_head.to(device)
         return source
-    model = load_trunk(source, model_kwargs(model_config, "critic_model_kwargs"))
+    loading = model_kwargs(model_config, "critic_model_kwargs")
+    model = load_trunk(source, loading)
     return Critic(
         model.to(device),  # type: ignore[arg-type]
-        _critic_tokenizer(source, model, policy.tokenizer),
+        _critic_tokenizer(source, model, policy.tokenizer, loading.get(TRUST, False)),
         value_head_hidden_dim=value_head_hidden_dim,
         generator=head_generator(args.seed, index),
     )
@@ -188,11 +190,14 @@ def _critic_sources(
 
 
 def _critic_tokenizer(
-    source: ModelSource, model: PreTrainedModel, agents_own: PreTrainedTokenizerBase
+    source: ModelSource,
+    model: PreTrainedModel,
+    agents_own: PreTrainedTokenizerBase,
+    trust_remote_code: bool,
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of an identifier; a model object reads what the agent reads."""
     if isinstance(source, str | Path):
-        own = load_tokenizer(source)
+        own = load_tokenizer(source, trust_remote_code=trust_remote_code)
         return agents_own if same_vocabulary(own, agents_own) else own
     size = model.config.get_text_config().vocab_size
     if size < len(agents_own):

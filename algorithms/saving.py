@@ -4,6 +4,8 @@
 tokenizer); ``critic_0``, ... likewise. A value head lies beside its trunk in
 ``value_head.safetensors``, and the attention of a critic that has it in
 ``attention.safetensors``. ``team.json`` says what is there and how prompts are written.
+
+Nothing in a folder is run when it is loaded: weights are safetensors, the rest is JSON.
 """
 
 from __future__ import annotations
@@ -26,13 +28,20 @@ from marlogue.agents import (
     load_causal_lm,
     load_tokenizer,
     load_trunk,
+    read_weights,
 )
 from marlogue.agents.quiet import progress_bars
+from marlogue.agents.trust import TRUST
 
 State = dict[str, torch.Tensor]
 
 _TEAM = "team.json"
 _HEAD, _ATTENTION = "value_head", "attention"
+_ABOUT_AGENT = {
+    *("chat_template", "system_prompt", "max_prompt_tokens", "prompt_overflow"),
+    "value_head_hidden_dim",
+}
+_ABOUT_CRITIC = {"value_head_hidden_dim"}
 
 
 def save_team(policies: Sequence[LLMPolicy], critics: Sequence[Critic], folder: Path) -> None:
@@ -84,19 +93,23 @@ def load_weights(policies: Sequence[LLMPolicy], critics: Sequence[Critic], folde
             module.load_state_dict(states[name])
 
 
-def load_team(folder: str | Path) -> list[LLMPolicy]:
+def load_team(folder: str | Path, *, trust_remote_code: bool = False) -> list[LLMPolicy]:
     """The policies of a saved team, ready to act.
 
+    Args:
+        folder: what it was saved to.
+        trust_remote_code: whether code that was saved with a model of a kind of its own is run.
+
     Raises:
-        ValueError: when the folder holds no team.
+        ValueError: when the folder holds no team, or one that is damaged or comes with code.
     """
     folder = Path(folder)
     policies = []
     for index, about in enumerate(_read(folder)["agents"]):
         place = folder / f"agent_{index}"
         policy = LLMPolicy(
-            load_causal_lm(place),
-            load_tokenizer(place),
+            load_causal_lm(place, {TRUST: trust_remote_code}),
+            load_tokenizer(place, trust_remote_code=trust_remote_code),
             chat_template=about["chat_template"],
             system_prompt=about["system_prompt"],
             max_prompt_tokens=about["max_prompt_tokens"],
@@ -109,17 +122,21 @@ def load_team(folder: str | Path) -> list[LLMPolicy]:
     return policies
 
 
-def load_critics(folder: str | Path) -> list[Critic]:
+def load_critics(folder: str | Path, *, trust_remote_code: bool = False) -> list[Critic]:
     """The critics that were saved with a team; none where they are heads on the agents' trunks.
 
+    Args:
+        folder, trust_remote_code: as for :func:`load_team`.
+
     Raises:
-        ValueError: when the folder holds no team.
+        ValueError: when the folder holds no team, or one that is damaged or comes with code.
     """
     folder = Path(folder)
     critics: list[Critic] = []
     for index, about in enumerate(_read(folder)["critics"]):
         place = folder / f"critic_{index}"
-        model, tokenizer = load_trunk(place), load_tokenizer(place)
+        model = load_trunk(place, {TRUST: trust_remote_code})
+        tokenizer = load_tokenizer(place, trust_remote_code=trust_remote_code)
         hidden_dim, heads = about["value_head_hidden_dim"], about.get("attention_heads")
         if heads is None:
             critic = Critic(model, tokenizer, value_head_hidden_dim=hidden_dim)
@@ -172,10 +189,22 @@ def _file(place: Path, stem: str) -> Path:
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        about: dict[str, Any] = json.loads((folder / _TEAM).read_text(encoding="utf-8"))
+        about = json.loads((folder / _TEAM).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ValueError(f"{folder} holds no saved team: it has no {_TEAM}.") from error
-    return about
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{folder / _TEAM} is damaged: {error}.") from error
+    for kind, known in (("agents", _ABOUT_AGENT), ("critics", _ABOUT_CRITIC)):
+        parts = about.get(kind) if isinstance(about, dict) else None
+        if not isinstance(parts, list) or not all(
+            isinstance(part, dict) and known <= part.keys() for part in parts
+        ):
+            raise ValueError(
+                f"{folder / _TEAM} is damaged: {kind} must be a list, with "
+                f"{', '.join(sorted(known))} of each."
+            )
+    told: dict[str, Any] = about
+    return told
 
 
 def _save_model(part: LLMPolicy | Critic, place: Path) -> None:
@@ -188,9 +217,9 @@ def _save_model(part: LLMPolicy | Critic, place: Path) -> None:
 
 def _read_states(part: LLMPolicy | Critic, place: Path) -> dict[str, State]:
     """The saved weights of a model and what lies beside it, which fit those of ``part``."""
-    with progress_bars(False):
-        model = type(part.model).from_pretrained(place, dtype=part.model.dtype).state_dict()
-    states: dict[str, State] = {"model": model}
+    states: dict[str, State] = {
+        "model": read_weights(type(part.model), place, part.model.dtype),
+    }
     for stem in (_HEAD, _ATTENTION):
         states[stem] = load_file(_file(place, stem)) if _file(place, stem).exists() else {}
     own = {"model": part.model.state_dict()}
