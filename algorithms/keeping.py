@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -124,13 +125,18 @@ class Keeper:
         self._due_from = 0
         self._saved = False
 
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        # Once, since it reads rows of the dataset; nothing in it changes.
+        return self.trainer.describe()
+
     # -- around a training ------------------------------------------------------------------
 
     @contextmanager
     def opened(self) -> Iterator[None]:
         """The whole training, in its folder: resumed first, where that is asked for."""
         trainer = self.trainer
-        with RunFolder(trainer.logdir, trainer.describe(), self.args.resume):
+        with RunFolder(trainer.logdir, self._description, self.args.resume):
             self.resume()
             self._open = True
             try:
@@ -151,7 +157,7 @@ class Keeper:
         about = check_folder(place)
         if "description" not in about:
             raise ResumeError(f"{place} is no checkpoint of a training; name one that is.")
-        compare(about["description"], self.trainer.describe(), place)
+        compare(about["description"], self._description, place)
         self.trainer.load_state(place)
         self.best = dict(about["best"])
         self.resumed_from = place
@@ -210,7 +216,7 @@ class Keeper:
             OSError: when it cannot be written.
         """
         assert self.store is not None
-        about = {"description": self.trainer.describe(), "best": self.best}
+        about = {"description": self._description, "best": self.best}
         place = self.store.save(self.trainer.env_step, self.trainer.save_state, about)
         self._saved = True
         return place

@@ -21,6 +21,8 @@ from marlogue.algorithms.optimizer import Optimizer
 from marlogue.algorithms.run_description import description, of_model, of_rows
 from marlogue.algorithms.sample_table import SampleTable
 from marlogue.algorithms.saving import load_weights, save_team
+from marlogue.envs import TextEnv
+from marlogue.envs.callbacks import callback_name
 from marlogue.envs.text_env import text_env_inside
 
 if TYPE_CHECKING:
@@ -50,8 +52,20 @@ def describe(trainer: OnPolicyTrainer) -> dict[str, Any]:
             "models of the critics": [of_model(critic.model) for critic in trainer.critics],
             "dataset": "an environment's own" if inner is None else of_rows(inner.task.rows),
         },
-        settings_of(trainer.args, trained, args),
+        {
+            **settings_of(trainer.args, trained, args),
+            "model_config": trainer.model_config,
+            "environment": _names(trainer),
+        },
     )
+
+
+def _names(trainer: OnPolicyTrainer) -> list[str]:
+    """What is called while episodes are played."""
+    played = trainer.environments.train_runner.env_of(0)
+    if not isinstance(played, TextEnv):
+        return [type(played).__name__]
+    return [callback_name(one) for one in played.task.callbacks if one is not None]
 
 
 def save_state(trainer: OnPolicyTrainer, folder: Path) -> None:
