@@ -13,6 +13,7 @@ from tqdm.auto import tqdm
 
 from marlogue.agents.teams import TeamSpec
 from marlogue.algorithms.aac_acting import ActingTeam, Explorer
+from marlogue.algorithms.aac_bad_batches import AACBadBatches
 from marlogue.algorithms.aac_config import AACConfig, plain
 from marlogue.algorithms.aac_diagnostics import episode_figures, floats, schedule_figures
 from marlogue.algorithms.aac_evaluation import evaluated
@@ -133,6 +134,8 @@ class AACTrainer:
             self.statistics.preparation(),
             derived_seed(args.seed, DRAW),
         )
+        if self.logdir is not None:
+            self.learner.skipped.keep = AACBadBatches(self.logdir, self)
         self.reporter = Reporter(
             logdir=self.logdir,
             wandb_config=wandb_config,

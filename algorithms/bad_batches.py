@@ -9,10 +9,13 @@ The model of the earlier batches in that row is the same all the same: its steps
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
 
 from marlogue import __version__
 from marlogue.agents import Answered, TeamHistory
@@ -27,21 +30,21 @@ if TYPE_CHECKING:
 #: So many batches of a run are kept, and the one that stops it: they are there to be looked at.
 MOST_KEPT = 20
 FOLDER = "bad_batches"
-_BATCH, _TEAM = "batch.json", "team"
+BATCH, TEAM = "batch.json", "team"
 _KIND = "bad batch"
 
 
-class BadBatches:
-    """Saves batches of a run; what :class:`marlogue.algorithms.bad_numbers.BadNumbers` calls.
+class KeptBatches(ABC):
+    """Saves batches of a run; what a :class:`marlogue.algorithms.bad_numbers.SkippedSteps` calls.
 
     Args:
         logdir: of the run.
-        trainer: whose steps they are.
+        save_team: saves the whole team into a folder.
     """
 
-    def __init__(self, logdir: Path, trainer: OnPolicyTrainer) -> None:
+    def __init__(self, logdir: Path, save_team: Callable[[Path], None]) -> None:
         self.folder = logdir / FOLDER
-        self.trainer = trainer
+        self.save_team = save_team
 
     def __call__(self, step: BadStep, whole_team: bool) -> Path | None:
         """Save the batch of a step, and the team with it where that is asked for.
@@ -54,27 +57,48 @@ class BadBatches:
         """
         if step.count > MOST_KEPT and not whole_team:
             return None
-        content = json.dumps(self._content(step))
 
         def write(place: Path) -> None:
-            (place / _BATCH).write_text(content, encoding="utf-8")
+            content = {
+                "marlogue": __version__,
+                "model": step.model,
+                "number": step.number,
+                "value": step.value,
+                "in_a_row": step.in_a_row,
+                **self.content(step, place),
+            }
+            (place / BATCH).write_text(json.dumps(content), encoding="utf-8")
             if whole_team:
-                self.trainer.save_model(place / _TEAM)
+                self.save_team(place / TEAM)
 
         place = self.folder / f"{step.count:06d}_{step.model}"
         write_folder(place, write, {"what": _KIND})
         return place
 
-    def _content(self, step: BadStep) -> dict[str, Any]:
+    @abstractmethod
+    def content(self, step: BadStep, place: Path) -> dict[str, Any]:
+        """What goes into ``batch.json`` beside the step; tensors go into files in ``place``."""
+
+
+class BadBatches(KeptBatches):
+    """Of samples, with what a replay needs.
+
+    Args:
+        logdir: of the run.
+        trainer: whose steps they are.
+    """
+
+    def __init__(self, logdir: Path, trainer: OnPolicyTrainer) -> None:
+        super().__init__(logdir, trainer.save_model)
+        self.trainer = trainer
+
+    @override
+    def content(self, step: BadStep, place: Path) -> dict[str, Any]:
+        """The samples, what a critic read of them, and how the step is computed."""
         args, table = self.trainer.args, SampleTable()
         kind, _, index = step.model.rpartition("_")
         term = self.trainer.actors[int(index)].trunk_term if kind == "agent" else None
         return {
-            "marlogue": __version__,
-            "model": step.model,
-            "number": step.number,
-            "value": step.value,
-            "in_a_row": step.in_a_row,
             "updates": self.trainer.updates,
             "env_step": self.trainer.env_step,
             "temperature": args.scoring_temperature,
@@ -136,17 +160,27 @@ class BadBatch:
         Raises:
             ValueError: when there is none, or it is damaged.
         """
-        folder = path.parent if path.name == _BATCH else path
-        if check_folder(folder).get("what") != _KIND:
-            raise ValueError(f"{folder} holds no batch; name a folder in a run's {FOLDER}.")
-        content: Mapping[str, Any] = json.loads((folder / _BATCH).read_text(encoding="utf-8"))
+        folder, content = read_batch(path)
         own = {name: content[name] for name in cls.__annotations__ if name in content}
         own["trunk"] = None if content["trunk"] is None else tuple(content["trunk"])
         if content["histories"] is not None:
             own["histories"] = [_history(history) for history in content["histories"]]
         own["samples"] = SampleTable.load(content["table"]).get(content["rows"])
-        team = folder / _TEAM
+        team = folder / TEAM
         return cls(**own, team=team if team.exists() else None)
+
+
+def read_batch(path: Path) -> tuple[Path, dict[str, Any]]:
+    """The folder of a batch, and what its ``batch.json`` says.
+
+    Raises:
+        ValueError: when there is none, or it is damaged.
+    """
+    folder = path.parent if path.name == BATCH else path
+    if check_folder(folder).get("what") != _KIND:
+        raise ValueError(f"{folder} holds no batch; name a folder in a run's {FOLDER}.")
+    content: dict[str, Any] = json.loads((folder / BATCH).read_text(encoding="utf-8"))
+    return folder, content
 
 
 def _history(saved: Sequence[Any]) -> Any:

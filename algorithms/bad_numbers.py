@@ -64,7 +64,7 @@ def require_finite(number: str, values: Sequence[float], samples: Sequence[Sampl
 def traced(error: NotFinite, **numbers: Tensor) -> NotFinite:
     """The error about the first of these numbers that is not finite; ``error`` where all are."""
     for name, tensor in numbers.items():
-        bad = tensor[~torch.isfinite(tensor)]
+        bad = tensor.detach()[~torch.isfinite(tensor)]
         if bad.numel():
             return NotFinite(name, float(bad.flatten()[0]))
     return error

@@ -302,6 +302,8 @@ class TestBound:
     def test_it_needs_a_reference(self) -> None:
         with pytest.raises(ValueError, match=r"max_reference_kl.*reference_kl_enabled=True"):
             IACConfig(max_reference_kl=1.0)
+        with pytest.raises(ValueError, match="max_reference_kl"):
+            IACConfig(max_reference_kl=0.0, reference_kl_enabled=True)
 
     def test_the_run_stops_in_order(self, tmp_path: Path) -> None:
         """After the update that went too far, with a checkpoint; its figures are in the log."""

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from marlogue.algorithms import Callback
+from marlogue.algorithms import AACConfig, AACTrainer, Callback
 from marlogue.algorithms.bad_batches import BadBatch
 from marlogue.algorithms.replayed_batch import replay
 from tests.support.command_line import Run
+from tests.support.games import Cues
 from tests.support.team import make_trainer, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:a step was skipped", "ignore:.*are left out")
@@ -80,7 +81,7 @@ class TestActors:
         rows = table(ran.out)
         assert [row[:2] for row in rows] == [["agent_0", "1"]] * 4
         assert {row[2] for row in rows} == set("0123")
-        assert all("log_prob (token 1 of" in line for line in ran.out.splitlines()[4:8])
+        assert ran.out.count("log_prob (token 1 of") == 4 + 3  # in the table, and three in words
         assert "agent_0: transformer.h.0.mlp.c_fc.bias: 3 of 64 are not finite" in ran.out
         assert "is asked: go" in ran.out
 
@@ -196,3 +197,31 @@ def test_nothing_in_a_batch_is_code(tmp_path: Path) -> None:
             assert path.suffix in (".json", ".safetensors", ".jinja"), path
     assert json.loads((folder / "batch.json").read_text())["model"] == "critic_0"
     assert weights(trainer)
+
+
+class PoisonNetworks(Callback[AACTrainer]):
+    """A weight of the critic goes bad after the second update."""
+
+    def on_update(self, trainer: AACTrainer) -> None:
+        if trainer.updates == 2:
+            weights = next(p for p in trainer.networks.critic.parameters() if p.numel())
+            weights.data.view(-1)[0] = torch.nan
+
+
+def test_a_batch_of_replay(here: Path, run: Run) -> None:
+    """Every tensor, and the weight that is NaN, by the name of its network."""
+    args = AACConfig(
+        total_steps=60, learning_starts=20, batch_size=8, hidden_size=8, actor_hidden_sizes=[8],
+        eval_interval=0, verbose=False, train_interval=4, updates_per_train=1,
+    )  # fmt: skip
+    trainer = AACTrainer(args=args, env=Cues, callbacks=[PoisonNetworks()], logdir=here / "run")
+    with pytest.raises(FloatingPointError, match="marlogue inspect"):
+        trainer.train()
+    ran = run("inspect", here / "run" / "bad_batches" / "000003_critic")
+    assert ran.status == 0
+    assert "a step of critic was skipped (3 in a row)" in ran.out
+    lines = ran.out.splitlines()
+    assert next(line for line in lines if line.startswith("rewards")).split()[3] == "0"
+    assert "1 of" in next(line for line in lines if line.startswith("critic: "))
+    ran = run("inspect", here / "run" / "bad_batches" / "000001_critic")
+    assert "saved only with the batch that stops a run" in ran.out

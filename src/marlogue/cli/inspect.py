@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from marlogue.algorithms.aac_bad_batches import BadReplay
 from marlogue.algorithms.bad_batches import BadBatch
 from marlogue.algorithms.replayed_batch import Replayed, replay, stored
 from marlogue.cli.errors import WordParser, as_usage_errors
@@ -27,6 +29,10 @@ def inspect(words: Sequence[str]) -> None:
     given = _parser().parse_args(words)
     path = Path(given.batch)
     with as_usage_errors():
+        replayed = BadReplay.load(path)
+        if replayed is not None:
+            print("\n".join([*_headline(path, replayed.about), "", *replayed.report()]))
+            return
         batch = BadBatch.load(path)
         team = batch.team if given.team is None else Path(given.team)
         if team is None:
@@ -48,10 +54,8 @@ def report(
         weights: lines about weights that are not finite; None where no team was loaded.
     """
     lines = [
-        f"{path}: a step of {batch.model} was skipped ({batch.in_a_row} in a row): the "
-        f"{batch.number} was {batch.value}",
-        f"after update {batch.updates} and {batch.env_step} joint actions; {len(rows)} samples, "
-        f"computed in {batch.dtype}, temperature {batch.temperature:g}",
+        *_headline(path, vars(batch)),
+        f"{len(rows)} samples, computed in {batch.dtype}, temperature {batch.temperature:g}",
         "",
         *_table([_HEAD, *map(_cells, rows)]),
         "",
@@ -74,6 +78,14 @@ def report(
         lines += [f"  is asked: {_short(row.sample.prompt)}"]
         lines += [f"  answers:  {_short(row.sample.completion)}"]
     return lines
+
+
+def _headline(path: Path, about: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{path}: a step of {about['model']} was skipped ({about['in_a_row']} in a row): the "
+        f"{about['number']} was {about['value']}",
+        f"after update {about['updates']} and {about['env_step']} joint actions",
+    ]
 
 
 def _cells(row: Replayed) -> tuple[str, ...]:
