@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
 from marlogue.algorithms.sample import Sample
@@ -68,6 +69,27 @@ def traced(error: NotFinite, **numbers: Tensor) -> NotFinite:
         if bad.numel():
             return NotFinite(name, float(bad.flatten()[0]))
     return error
+
+
+def bad_weights(name: str, module: nn.Module) -> list[str]:
+    """Which weights of a model are not finite, by the names of its parameters."""
+    lines = []
+    for parameter, weights in module.named_parameters():
+        bad = int((~torch.isfinite(weights)).sum())
+        if bad:
+            lines.append(f"{name}: {parameter}: {bad} of {weights.numel()} are not finite")
+    return lines
+
+
+@contextmanager
+def weights_named(agent: str, model: nn.Module) -> Iterator[None]:
+    """Add to an error about numbers whose model it was, and which of its weights are the cause."""
+    try:
+        yield
+    except FloatingPointError as error:
+        found = bad_weights(agent, model)[:_NAMED]
+        error.add_note("\n".join(found or [f"{agent}: all weights are finite: they have grown"]))
+        raise
 
 
 def first_bad(sample: Sample) -> tuple[str, float] | None:

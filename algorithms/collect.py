@@ -10,6 +10,7 @@ from typing import Any
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.agents import Completion, LLMPolicy, SamplingParams
+from marlogue.algorithms.bad_numbers import weights_named
 from marlogue.algorithms.returns import expected_returns
 from marlogue.algorithms.sample import Joint, Sample
 from marlogue.algorithms.text_guidance import TextGuide
@@ -108,12 +109,14 @@ class Collector:
         answers: list[dict[str, Completion]] = [{} for _ in records]
 
         def answer(questions: list[tuple[int, str]]) -> list[Completion]:
-            policy = self.policies[records[questions[0][0]].agent_index[questions[0][1]]]
-            return policy.act(
-                [records[place].questions[agent] for place, agent in questions],
-                self.params,
-                [(*self.stream, *records[place].stream(agent)) for place, agent in questions],
-            )
+            agent = questions[0][1]
+            policy = self.policies[records[questions[0][0]].agent_index[agent]]
+            with weights_named(agent, policy.model):
+                return policy.act(
+                    [records[place].questions[agent] for place, agent in questions],
+                    self.params,
+                    [(*self.stream, *records[place].stream(agent)) for place, agent in questions],
+                )
 
         for questions, completions in zip(
             asked.values(), self._map(answer, list(asked.values())), strict=True

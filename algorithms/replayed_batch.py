@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from marlogue.agents import Answered, Critic, LLMPolicy, update_mode
 from marlogue.algorithms.bad_batches import BadBatch
-from marlogue.algorithms.bad_numbers import first_bad
+from marlogue.algorithms.bad_numbers import bad_weights, first_bad
 from marlogue.algorithms.judges import TrunkTerm
 from marlogue.algorithms.losses import actor_loss, value_loss
 from marlogue.algorithms.sample import UNKNOWN, Sample
@@ -66,11 +66,17 @@ def replay(batch: BadBatch, team: Path, device: str = "cpu") -> tuple[list[Repla
             f"{', '.join(parts)}."
         )
     part = parts[batch.model]
-    for module in _modules(part):
+    for module in _modules(part).values():
         module.to(device)
     with update_mode(part.model):
         replayed = list(_rows(batch, part))
-    return replayed, [line for name, part in parts.items() for line in bad_weights(name, part)]
+    weights = [
+        line
+        for name, part in parts.items()
+        for beside, module in _modules(part).items()
+        for line in bad_weights(f"{name}{beside}", module)
+    ]
+    return replayed, weights
 
 
 def stored(batch: BadBatch) -> list[Replayed]:
@@ -81,20 +87,10 @@ def stored(batch: BadBatch) -> list[Replayed]:
     ]
 
 
-def bad_weights(name: str, part: Part) -> list[str]:
-    """Which weights of a model are not finite, by the parameters' names."""
-    lines = []
-    for parameter, weights in _named(part):
-        bad = int((~torch.isfinite(weights)).sum())
-        if bad:
-            lines.append(f"{name}: {parameter}: {bad} of {weights.numel()} are not finite")
-    return lines
-
-
 def _rows(batch: BadBatch, part: Part) -> Iterable[Replayed]:
     count = len(batch.samples)
     compute = _compute(batch, part)
-    parameters = [weights for _, weights in _named(part)]
+    parameters = [weights for module in _modules(part).values() for weights in module.parameters()]
     for row, sample in enumerate(batch.samples):
         if isinstance(part, LLMPolicy):
             log_prob, loss, where = _acted(batch, part, sample, count, compute)
@@ -163,21 +159,14 @@ def _first(numbers: Mapping[str, float]) -> str | None:
     return f"{bad[0][0]} {bad[0][1]}" if bad else None
 
 
-def _modules(part: Part) -> list[nn.Module]:
-    found: list[nn.Module] = [part.model]
+def _modules(part: Part) -> dict[str, nn.Module]:
+    """The model, and what is beside it by what is put behind its name."""
+    found: dict[str, nn.Module] = {"": part.model}
     for name in ("value_head", "attention"):
         module = getattr(part, name, None)
         if module is not None:
-            found.append(module)
+            found[f".{name}"] = module
     return found
-
-
-def _named(part: Part) -> Iterable[tuple[str, nn.Parameter]]:
-    model, *beside = _modules(part)
-    yield from model.named_parameters()
-    for module in beside:
-        for name, weights in module.named_parameters():
-            yield f"{type(module).__name__}.{name}", weights
 
 
 def _compute(batch: BadBatch, part: Part) -> Callable[[], AbstractContextManager[object]]:

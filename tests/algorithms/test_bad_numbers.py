@@ -518,6 +518,18 @@ class TestRuns:
         assert trainers[1].bad_numbers.in_a_row == {"critic_1": 1}
 
 
+@pytest.mark.parametrize("kind", ["maac", "shared"])
+def test_counts_are_part_of_a_training_state(kind, tmp_path):
+    """A step that was bad before a checkpoint counts after it."""
+    first, second = (make_trainer(kind, callbacks=[Spoil({0: 1e30})]) for _ in range(2))
+    first.train()
+    assert first.bad_numbers.in_a_row
+    first.save_state(tmp_path)
+    second.load_state(tmp_path)
+    assert second.bad_numbers.state_dict() == first.bad_numbers.state_dict()
+    assert second.watch.state_dict() == first.watch.state_dict()
+
+
 def test_gradients_are_freed_when_a_step_is_interrupted():
     """What stops a step between its micro-batches leaves nothing for the next one."""
     here = actor(micro_batch_size=1)

@@ -439,8 +439,11 @@ class TestNumbers:
         agents = [model(1), model(2)]
         trainer = make_trainer("maac", agents=agents)
         agents[0].transformer.wte.weight.data.fill_(torch.nan)
-        with pytest.raises(FloatingPointError, match="logits"):
+        with pytest.raises(FloatingPointError, match="logits") as caught:
             trainer.train()
+        assert "agent_0: transformer.wte.weight: 272 of 272 are not finite" in "".join(
+            caught.value.__notes__
+        )
 
     def test_a_reward_that_is_no_number(self):
         trainer = make_trainer("maac", reward_func=lambda a, b: [float("nan")] * len(a))
