@@ -56,13 +56,15 @@ class RunFolder:
         """Enter it.
 
         Raises:
-            RunFolderError: when it holds another run, or another process is in it.
+            RunFolderError: when it holds another run, or a link to elsewhere, or another process
+                is in it.
             ResumeError: when another training is to go on than the one that it holds.
             OSError: when it cannot be made, or written into.
         """
         if self.logdir is None:
             return self
         make_folder(self.logdir)
+        refuse_links("logdir", self.logdir)
         self._take(self.logdir)
         try:
             self._refuse_another_run(self.logdir)
@@ -147,6 +149,32 @@ def make_folder(logdir: Path) -> None:
             f"logdir ({logdir}) must be a folder that can be written into; name another one."
         )
         raise
+
+
+def refuse_links(name: str, folder: Path) -> None:
+    """Refuse a folder with a symbolic link in it that leads out of it: what is written through the
+    link lands elsewhere. The folder itself may be a link.
+
+    Args:
+        name: the argument that names the folder.
+        folder: need not exist.
+
+    Raises:
+        RunFolderError: names a link, and where it leads.
+    """
+    inside = Path(os.path.realpath(folder))
+    for place, folders, files in os.walk(inside):
+        for entry in (Path(place, found) for found in (*folders, *files)):
+            if entry.is_symlink() and not _is_within(entry, inside):
+                raise RunFolderError(
+                    f"{name} ({folder}) holds the link {entry.relative_to(inside)} to "
+                    f"{os.readlink(entry)}, through which files elsewhere would be written; put "
+                    "what it leads to in its place, or name another folder."
+                )
+
+
+def _is_within(link: Path, inside: Path) -> bool:
+    return Path(os.path.realpath(link)).is_relative_to(inside)
 
 
 def _is_inside(place: Path, logdir: Path) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -117,7 +118,7 @@ def load_team(folder: str | Path, *, trust_remote_code: bool = False) -> list[LL
         )
         if _file(place, _HEAD).exists():
             policy.value_head = ValueHead(policy.trunk.width, about["value_head_hidden_dim"])
-            policy.value_head.load_state_dict(load_file(_file(place, _HEAD)))
+            policy.value_head.load_state_dict(_load(_file(place, _HEAD)))
         policies.append(policy)
     return policies
 
@@ -141,7 +142,7 @@ def load_critics(folder: str | Path, *, trust_remote_code: bool = False) -> list
         if heads is None:
             critic = Critic(model, tokenizer, value_head_hidden_dim=hidden_dim)
         else:
-            attention = load_file(_file(place, _ATTENTION))
+            attention = _load(_file(place, _ATTENTION))
             critic = TextAttentionCritic(
                 model,
                 tokenizer,
@@ -150,7 +151,7 @@ def load_critics(folder: str | Path, *, trust_remote_code: bool = False) -> list
                 value_head_hidden_dim=hidden_dim,
             )
             critic.attention.load_state_dict(attention)
-        critic.value_head.load_state_dict(load_file(_file(place, _HEAD)))
+        critic.value_head.load_state_dict(_load(_file(place, _HEAD)))
         critics.append(critic)
     return critics
 
@@ -187,6 +188,13 @@ def _file(place: Path, stem: str) -> Path:
     return place / f"{stem}.safetensors"
 
 
+def _load(file: Path) -> State:
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise ValueError(f"{file} is damaged: {error}.") from error
+
+
 def _read(folder: Path) -> dict[str, Any]:
     try:
         about = json.loads((folder / _TEAM).read_text(encoding="utf-8"))
@@ -221,7 +229,7 @@ def _read_states(part: LLMPolicy | Critic, place: Path) -> dict[str, State]:
         "model": read_weights(type(part.model), place, part.model.dtype),
     }
     for stem in (_HEAD, _ATTENTION):
-        states[stem] = load_file(_file(place, stem)) if _file(place, stem).exists() else {}
+        states[stem] = _load(_file(place, stem)) if _file(place, stem).exists() else {}
     own = {"model": part.model.state_dict()}
     own |= {stem: module.state_dict() for stem, module in _beside(part).items()}
     for what, saved in states.items():

@@ -238,4 +238,6 @@ def test_configurations_of_the_examples_are_read(run: Run, name: str) -> None:
     ran = run("train", "--config", file, "--print_config")
     assert ran.status == 0, ran.err
     shown = yaml.safe_load(ran.out)
-    assert shown["args"]["max_new_tokens" if shown["algorithm"] != "aac" else "num_envs"] <= 40
+    assert (
+        shown["args"]["max_new_tokens" if shown["algorithm"] != "aac" else "num_envs"] <= 200
+    )  # the default is 256

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from marlogue.agents import LLMPolicy, SamplingParams
+from marlogue.agents.trust import TRUST
 from marlogue.algorithms import AACTrainer, Sample, load_team
-from marlogue.algorithms.building import build_policies, check_model_config, resolve_devices
+from marlogue.algorithms.building import (
+    build_policies,
+    check_model_config,
+    model_kwargs,
+    resolve_devices,
+)
 from marlogue.algorithms.collect import Collector, Item
 from marlogue.algorithms.environments import Environments
 from marlogue.algorithms.evaluation import Evaluator
@@ -16,6 +23,7 @@ from marlogue.algorithms.items import EnvOrFactory
 from marlogue.algorithms.streams import EVAL
 from marlogue.cli.building import make_played, make_trainer, team_arguments
 from marlogue.cli.errors import UsageError, as_usage_errors
+from marlogue.cli.known import is_known
 from marlogue.cli.lookup import resolve, search_here
 from marlogue.cli.options import Own, Settings, read
 from marlogue.envs import BatchRunner, Start
@@ -111,8 +119,10 @@ def read_settings(command: str, words: Sequence[str], own: Own) -> Settings:
     Raises:
         UsageError: when the configuration cannot be used.
     """
-    settings = read(command, _with_own_config(words), own)
-    search_here(*settings.folders)
+    completed = _with_own_config(words)
+    settings = read(command, completed, own)
+    # Modules are looked for beside a file that the user named; what lies with a team stays there.
+    search_here(*(settings.folders if completed == list(words) else ()))
     return settings
 
 
@@ -187,7 +197,8 @@ def _team(settings: Settings, played: Environments) -> list[LLMPolicy]:
         made = {"agents": None, "agent_model": None, "tokenizer": None}
         made |= team_arguments(settings, len(played.agents))
         return build_policies(args, model_config=model_config, **made)
-    team = load_team(settings["team"])
+    loading = model_kwargs(check_model_config(settings["model_config"]), "model_kwargs")
+    team = load_team(settings["team"], trust_remote_code=loading.get(TRUST, False))
     devices = resolve_devices(args.agent_devices, len(team), "agent_devices")
     for policy, device in zip(team, devices, strict=True):
         policy.model.to(device)  # type: ignore[arg-type]
@@ -204,9 +215,20 @@ def _with_own_config(words: Sequence[str]) -> list[str]:
             folder = value if equals else "".join(words[position + 1 : position + 2])
             if not any((Path(folder) / name).exists() for name in _ABOUT):
                 raise UsageError(f"team ({folder}) must be a folder that a team was saved to")
-            if (Path(folder) / "config.yaml").exists():
-                return ["--config", str(Path(folder) / "config.yaml"), *words]
+            file = Path(folder) / "config.yaml"
+            if file.exists():
+                _refuse_unknown(file)
+                return ["--config", str(file), *words]
     return list(words)
+
+
+def _refuse_unknown(file: Path) -> None:
+    if not is_known(file):
+        raise UsageError(
+            f"team ({file.parent}) comes with a {file.name} that no training here has left there "
+            "as it is; a configuration can name any code, which is then run. If you trust it, name "
+            f"it: --config {shlex.quote(str(file))}"
+        )
 
 
 def _row_numbers(text: str) -> list[int]:

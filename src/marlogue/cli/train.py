@@ -15,9 +15,10 @@ from marlogue.algorithms import Callback
 from marlogue.algorithms.attention_trace import list_traces
 from marlogue.algorithms.checkpoints import CheckpointError
 from marlogue.algorithms.run_description import ResumeError
-from marlogue.algorithms.run_folder import RunFolderError, holds_run
+from marlogue.algorithms.run_folder import RunFolderError, holds_run, refuse_links
 from marlogue.cli.building import make_trainer
 from marlogue.cli.errors import UsageError, as_usage_errors, describe
+from marlogue.cli.known import remember
 from marlogue.cli.lookup import search_here
 from marlogue.cli.options import Settings, read
 from marlogue.cli.report import make_report
@@ -37,6 +38,8 @@ def train(words: Sequence[str]) -> None:
         logdir = fresh_folder(logdir)
     report = make_report(settings)
     with as_usage_errors():
+        if settings["output_dir"] is not None:  # not at the end of a long training
+            refuse_links("output_dir", Path(settings["output_dir"]))
         trainer = make_trainer(settings, [report, _ConfigKept(settings, logdir)], logdir)
     report.open(trainer)
     if not settings.args.eval_interval and begins:
@@ -96,3 +99,4 @@ def _keep(settings: Settings, folder: Path) -> None:
     """Leave the whole configuration with what it led to."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(settings.text, encoding="utf-8")
+    remember(settings.text)
