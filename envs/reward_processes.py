@@ -26,7 +26,7 @@ from marlogue.envs.reward_calls import Call, Outcome, RewardWorkerError, Scorer
 from marlogue.envs.reward_pool import RewardPool
 from marlogue.envs.reward_worker import decoded
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 """How long a worker may take to start and to load the function."""
 
 GRACE = 2.0

@@ -107,7 +107,6 @@ class ThreadPool(RewardPool[ThreadLane]):
 
     def _wait(self, lanes: list[ThreadLane], seconds: float | None) -> list[ThreadLane]:
         try:
-            lane = self._done.get(timeout=seconds)
+            return [self._done.get(timeout=seconds)]  # may be one that was left, and is through
         except queue.Empty:
             return []
-        return [lane] if lane in lanes else []  # else one that was left, and is through now

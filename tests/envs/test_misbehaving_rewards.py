@@ -46,11 +46,16 @@ LATE = 1.0  # seconds: a limit that a call of a few lines keeps on a busy machin
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind():
-    threads, children = set(threading.enumerate()), running_children()
+    threads, children, files = set(threading.enumerate()), running_children(), open_files()
     yield
     assert running_children() <= children
     # A thread whose function has just been released may have a last word to say.
     assert until(lambda: not our_threads() - threads)
+    assert until(lambda: open_files() <= files)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 def our_threads() -> set[threading.Thread]:
