@@ -63,7 +63,7 @@ class Items:
         """The epochs of the run, each an iterator over its items. Take an epoch's items before
         the next epoch."""
         for _ in count() if self._max_steps is not None else range(self.epoch, self._epochs):
-            if self._left == 0:
+            if self.over:
                 return
             yield self._epoch()
 
@@ -72,6 +72,11 @@ class Items:
         """The epoch of the next item, as far as it is known: one that has been played to its end
         counts as over when another item was asked for."""
         return 0 if self._order is None else self._order.epoch
+
+    @property
+    def over(self) -> bool:
+        """Whether ``max_steps`` items have been taken."""
+        return self._left == 0
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands; fit for JSON."""

@@ -159,7 +159,7 @@ class OnPolicyTrainer(KeptTrainer):
         self.updates = 0
         self.items_done = self.items.state_dict()
         self.outside = Outside(self.users_objects, self.environments.drops())
-        self._epochs = 0  # whose rest has been learnt from
+        self._epochs = 0  # the first one whose rest may have to be learnt from
         self._evaluated = -1  # items that were done at the latest evaluation
         warn_of_truncated_sampling(args)
 
@@ -208,7 +208,7 @@ class OnPolicyTrainer(KeptTrainer):
 
     def _train(self, progress: tqdm[Any]) -> None:
         self._finish_update()
-        if self.items.epoch > self._epochs:  # the stop came after the last item of one
+        if self.items.epoch > self._epochs or self.items.over:  # stopped after the last item of one
             self._end_epoch()
         for epoch in self.items.epochs():
             while batch := list(islice(epoch, self._items_until_update())):
@@ -222,7 +222,7 @@ class OnPolicyTrainer(KeptTrainer):
 
     def _end_epoch(self) -> None:
         self._update([k for k, buffer in enumerate(self.buffers) if buffer])
-        self._epochs += 1
+        self._epochs = self.items.epoch
 
     def evaluate(self) -> dict[str, float]:
         """Play the first ``eval_num_samples`` rows of the evaluation dataset, one answer each.

@@ -103,6 +103,19 @@ def test_the_cases_stop_where_they_say(tmp_path):
     assert (first.open_update.group, first.open_update.minibatch) > (0, 0)
 
 
+def test_after_the_last_item(tmp_path):
+    """`max_steps` ends the run within an epoch; what is in the buffers by then is learnt from."""
+    settings = {"max_steps": 8, "rollout_buffer_size": 8}
+    undisturbed = make("shared", **settings)
+    undisturbed.train()
+    first, resumed = stopped_and_resumed(
+        partial(make, "shared", **settings), tmp_path, StopAt("item", 8)
+    )
+    assert any(first.buffers)
+    assert_same(resumed, undisturbed)
+    assert resumed.counters() == undisturbed.counters()
+
+
 def test_twice(tmp_path):
     undisturbed = make("maac")
     undisturbed.train()
