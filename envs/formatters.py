@@ -15,6 +15,7 @@ from marlogue.envs.callbacks import (
     place,
     require_callable,
     require_result,
+    shortened,
 )
 from marlogue.envs.rows import Row
 
@@ -114,7 +115,7 @@ class Formatters:
         require_result(prompt, "formatters", formatter)
         if not isinstance(prompt, str):
             raise ValueError(
-                f"the formatter {callback_name(formatter)} returned {prompt!r} ({where}); "
+                f"the formatter {callback_name(formatter)} returned {shortened(prompt)} ({where}); "
                 "it must return a prompt (str)"
             )
         return prompt

@@ -56,6 +56,11 @@ DEFAULTS = {
     "dtype": "float32",
     "gradient_checkpointing": False,
     "warmup_steps": 0,
+    "reward_timeout": None,
+    "reward_workers": 0,
+    "reward_backend": "thread",
+    "on_reward_error": "raise",
+    "max_dropped_share": 0.2,
 }
 
 #: Whole numbers, the least of each, and whether None will do.
@@ -81,6 +86,7 @@ WHOLE = {
     "num_transcripts": (0, False),
     "warmup_steps": (0, False),
     "seed": (0, False),
+    "reward_workers": (0, False),
 }
 WHOLE_IAC = {"critic_value_head_hidden_dim": (1, True), "value_head_hidden_dim": (1, True)}
 
@@ -97,6 +103,8 @@ REAL = {
     "early_termination_threshold": ([], [-0.2, 0, 3], True),
     "eval_temperature": ([-0.1], [0, 0.7], True),
     "reference_kl_coef": ([-0.1], [0, 0.5], False),
+    "reward_timeout": ([0, -1.0], [0.5, 3], True),
+    "max_dropped_share": ([-0.1, 1.1], [0, 0.5, 1], False),
 }
 REAL_IAC = {"value_clip_range": ([0, -0.2], [0.1, 1], True)}
 
@@ -110,6 +118,8 @@ CHOICES = {
     "prompt_overflow": ("error", "truncate"),
     "parallel_training": ("none", "mp"),
     "dtype": ("float32", "bfloat16"),
+    "reward_backend": ("thread", "process"),
+    "on_reward_error": ("raise", "drop"),
     "lr_scheduler_type": ("constant", "linear", "cosine", "constant_with_warmup"),
 }
 
