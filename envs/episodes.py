@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from marlogue.envs.actions import checked_completions
 from marlogue.envs.callbacks import place
 from marlogue.envs.joint_text import joint_text
 from marlogue.envs.rewards import JointAction, Scores
@@ -157,43 +158,9 @@ def advance(
 
 def _joint_action(task: TextTask, state: EpisodeState, actions: Mapping[str, str]) -> JointAction:
     row, turn = state.origin.row, len(state.turns)
-    check_agents(actions, task.agents)
-    completions = tuple(actions[agent] for agent in task.agents)
-    for agent, text in zip(task.agents, completions, strict=True):
-        if not isinstance(text, str):
-            raise TypeError(
-                f"the action of {agent} ({text!r}) must be a completion (str) ({place(row, turn)})"
-            )
-        if len(text) > task.max_completion_chars:
-            raise ValueError(
-                f"the action of {agent} has {len(text)} characters ({place(row, turn)}); at most "
-                f"max_completion_chars ({task.max_completion_chars}) are allowed"
-            )
+    most = task.max_completion_chars
+    completions = checked_completions(actions, task.agents, most, place(row, turn))
     return JointAction(row, turn, copy.deepcopy(state.origin.item), state.prompts, completions)
-
-
-def check_agents(actions: Mapping[str, Any], agents: Sequence[str]) -> None:
-    """Check that there is an action of every live agent, and of nobody else.
-
-    Raises:
-        TypeError: when `actions` is not a mapping.
-        ValueError: names the agents that are missing or unknown.
-    """
-    if not isinstance(actions, Mapping):
-        raise TypeError(f"actions ({actions!r}) must be a dict from agent to completion")
-    missing = [agent for agent in agents if agent not in actions]
-    unknown = [agent for agent in actions if agent not in agents]
-    if not missing and not unknown:
-        return
-    problems = [
-        f"{problem} {', '.join(map(str, names))}"
-        for problem, names in (("lack", missing), ("name the unknown or finished", unknown))
-        if names
-    ]
-    raise ValueError(
-        f"actions {' and '.join(problems)}; give exactly one completion for each of "
-        f"{', '.join(map(str, agents))}"
-    )
 
 
 def _score(

@@ -7,9 +7,10 @@ from typing import Any
 
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
+from marlogue.envs.actions import check_agents
 from marlogue.envs.callbacks import noted
 from marlogue.envs.copies import Copies
-from marlogue.envs.episodes import Infos, StepResult, check_agents
+from marlogue.envs.episodes import Infos, StepResult
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.waiting import idle_text
 

@@ -11,9 +11,9 @@ from gymnasium.spaces import Box, Discrete, Space
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
+from marlogue.envs.actions import check_agents
 from marlogue.envs.callbacks import shortened
 from marlogue.envs.declared_spaces import DeclaredSpaces
-from marlogue.envs.episodes import check_agents
 
 Floats = NDArray[np.float64]
 

@@ -19,11 +19,19 @@ class RewardSettings:
     """The arguments of `TextEnv` about reward calls, checked.
 
     Fields:
-        timeout: seconds that a call may take, from when it begins; None for any time.
-        workers: calls made at once; 0 makes them one after the other in the thread that steps.
-        backend: what a worker is: a thread of this process, or a process.
-        on_error: what a failed call does: "raise", or "drop" what it was to score.
-        max_dropped_share: the largest share of dropped rewards that a run goes on with.
+        timeout: `reward_timeout`, seconds that a call may take, from when it begins; None for any
+            time.
+        workers: `reward_workers`, calls made at once; their order is kept. 0 makes them one after
+            the other in the thread that steps, unless a time limit or processes need a worker. Of
+            an async function: the most that are awaited at once, 0 for all.
+        backend: `reward_backend`, what a worker is: "thread", where a call that hangs cannot be
+            stopped, only left behind; or "process", where it is ended with all that it began.
+            There the function is a copy of its own: what it remembers stays in that process.
+        on_error: `on_reward_error`, what becomes of a call that raises, takes too long, loses its
+            worker, or returns what is no reward: "raise", or "drop": the joint actions that it was
+            to score get no reward, as if the function had abstained from them.
+        max_dropped_share: with "drop", raise a `TooManyDroppedError` when more than this share of
+            the latest 200 calls (of at least 50) was dropped.
 
     Raises:
         TypeError: when a field has a wrong type.

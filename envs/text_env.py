@@ -60,18 +60,9 @@ class TextEnv(DeclaredSpaces, ParallelEnv):  # type: ignore[misc]
         num_turns: turns of an episode. The last one is a termination, not a truncation.
         reward_processor: function from float to float, applied to each agent's reward. See
             `RewardProcessors`.
-        reward_timeout: seconds that a reward call may take; None for any time.
-        reward_workers: reward calls made at once; their order is kept. 0 makes them one after the
-            other in the thread that steps, unless `reward_timeout` or `"process"` need a worker.
-            Of an async function: the most that are awaited at once, 0 for all.
-        reward_backend: what a worker is: `"thread"`, where a call that hangs cannot be stopped,
-            only left behind; or `"process"`, where it is ended with all that it began. There the
-            function is a copy of its own: what it remembers stays in that process.
-        on_reward_error: what becomes of a reward call that raises, takes too long, loses its
-            worker, or returns what is no reward: `"raise"`, or `"drop"`: the joint actions that it
-            was to score get no reward, as if the function had abstained from them.
-        max_dropped_share: with `"drop"`, raise a `TooManyDroppedError` when more than this share
-            of the latest 200 reward calls (of at least 50) was dropped.
+        reward_timeout, reward_workers, reward_backend, on_reward_error, max_dropped_share: where
+            reward calls are made, and what becomes of those that fail. See
+            `marlogue.envs.reward_settings.RewardSettings`.
         early_termination_threshold: a turn whose mean processed reward, over the agents that got
             one, is strictly above it ends the episode. None: nothing ends early.
         external_prompt_passthrough: show the transition's prompts as they are, instead of passing

@@ -9,6 +9,7 @@ from typing import Any
 
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
+from marlogue.envs.actions import check_agents
 from marlogue.envs.callbacks import (
     callback_name,
     kind_of,
@@ -17,7 +18,7 @@ from marlogue.envs.callbacks import (
     shortened,
 )
 from marlogue.envs.declared_spaces import DeclaredSpaces
-from marlogue.envs.episodes import Infos, StepResult, check_agents
+from marlogue.envs.episodes import Infos, StepResult
 from marlogue.envs.optional import require
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.spaces import UnicodeText

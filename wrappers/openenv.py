@@ -17,8 +17,8 @@ from typing import Any
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from pydantic import Field
 
+from marlogue.envs.actions import check_agents
 from marlogue.envs.copies import Copies
-from marlogue.envs.episodes import check_agents
 from marlogue.envs.optional import require
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.task import whole_number

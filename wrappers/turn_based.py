@@ -8,9 +8,10 @@ from typing import Any
 
 from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
 
+from marlogue.envs.actions import check_agents
 from marlogue.envs.callbacks import kind_of, noted, shortened
 from marlogue.envs.declared_spaces import DeclaredSpaces
-from marlogue.envs.episodes import Infos, StepResult, check_agents
+from marlogue.envs.episodes import Infos, StepResult
 from marlogue.envs.reward_values import as_finite
 from marlogue.envs.spaces import UnicodeText
 from marlogue.envs.task import whole_number

@@ -10,9 +10,10 @@ from gymnasium.spaces import Box, Space, Text
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from pettingzoo.utils import BaseParallelWrapper  # type: ignore[import-untyped]
 
+from marlogue.envs.actions import check_agents
 from marlogue.envs.callbacks import shortened
 from marlogue.envs.declared_spaces import DeclaredSpaces
-from marlogue.envs.episodes import Infos, StepResult, check_agents
+from marlogue.envs.episodes import Infos, StepResult
 from marlogue.envs.reward_values import as_finite
 
 ACTION_MASK = "action_mask"
