@@ -55,7 +55,7 @@ class Environments:
         for env in (self.train, self.eval):
             inner = text_env_inside(env)
             if inner is not None:
-                inner.close()
+                inner.task.close()
 
 
 def make_environments(

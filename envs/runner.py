@@ -239,4 +239,4 @@ class TextEpisodes:
     def close(self) -> None:
         """Forget the episodes, and end the workers of the reward function."""
         self._states = []
-        self._env.close()
+        self._env.task.close()

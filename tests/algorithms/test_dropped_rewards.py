@@ -153,6 +153,18 @@ def test_too_many_drops_stop_the_run_and_say_why(tmp_path):
     assert "max_dropped_share (0.01)" in text
 
 
+@PARTLY
+def test_counts_of_drops_are_part_of_a_checkpoint(tmp_path):
+    first = trained("maac", fails, tmp_path / "run", on_reward_error="drop")
+    first.save_state(tmp_path / "state")
+    second = make_trainer("maac", reward_func=fails, on_reward_error="drop")
+    second.load_state(tmp_path / "state")
+    counts = [t.environments.train.task.reward.drops.state_dict() for t in (first, second)]
+    assert counts[0] == counts[1]
+    assert counts[0]["calls"] == 4
+    assert counts[0]["joint_actions"] == 1
+
+
 def test_what_was_said_before_an_error_is_on_disk(tmp_path):
     """Also the turns of episodes that the error cut off, those that were scored and those not."""
 
