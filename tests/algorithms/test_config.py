@@ -86,6 +86,8 @@ WHOLE = {
     "num_transcripts": (0, False),
     "warmup_steps": (0, False),
     "seed": (0, False),
+    "save_steps": (1, True),
+    "save_total_limit": (1, True),
     "reward_workers": (0, False),
 }
 WHOLE_IAC = {"critic_value_head_hidden_dim": (1, True), "value_head_hidden_dim": (1, True)}
@@ -103,14 +105,16 @@ REAL = {
     "early_termination_threshold": ([], [-0.2, 0, 3], True),
     "eval_temperature": ([-0.1], [0, 0.7], True),
     "reference_kl_coef": ([-0.1], [0, 0.5], False),
+    "max_reference_kl": ([0, -1], [0.5, 10], True),
     "reward_timeout": ([0, -1.0], [0.5, 3], True),
     "max_dropped_share": ([-0.1, 1.1], [0, 0.5, 1], False),
 }
+NEEDS = {"max_reference_kl": {"reference_kl_enabled": True}}
 REAL_IAC = {"value_clip_range": ([0, -0.2], [0.1, 1], True)}
 
 TRUTH = (
     *("advantage_normalization", "external_prompt_passthrough", "reference_kl_enabled"),
-    *("gradient_checkpointing", "shuffle", "verbose"),
+    *("gradient_checkpointing", "shuffle", "verbose", "save_best", "save_on_signal"),
 )
 
 CHOICES = {
@@ -167,7 +171,7 @@ class TestDefaults:
         tried = {*WHOLE, *REAL, *TRUTH, *CHOICES, *WHOLE_IAC, *REAL_IAC}
         tried |= {"agent_devices", "critic_devices", "reference_devices"}
         tried |= {"critic_update", "use_separate_critic", "guidance_weight"}
-        tried |= {"critic_architecture", "credit", "attention_heads"}
+        tried |= {"critic_architecture", "credit", "attention_heads", "resume"}
         assert {field.name for field in fields(config)} <= tried
 
 
@@ -191,7 +195,7 @@ class TestFields:
         for value in (True, False, "hot", math.nan, math.inf, -math.inf, [0.1], *bad):
             refused(config, name, value)
         for value in good:
-            assert getattr(config(**{name: value}), name) == value
+            assert getattr(config(**{name: value}, **NEEDS.get(name, {})), name) == value
         if optional:
             assert getattr(config(**{name: None}), name) is None
         else:
