@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
 import re
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 from marlogue.envs.optional import require
 from marlogue.envs.rows import Row
@@ -39,7 +41,7 @@ class Endpoint:
     """An expert behind an OpenAI-compatible endpoint (`POST URL/chat/completions`).
 
     Its answer should be a JSON object with the texts `helper` and `main`; an answer of another form
-    is shown to both agents as it is. Called for one joint answer after another.
+    is shown to both agents as it is. Asked about all open episodes together.
 
     Args:
         url: where the endpoint is, as in "http://localhost:8000/v1".
@@ -49,6 +51,7 @@ class Endpoint:
         timeout: seconds that one try may take.
         max_retries: further tries after a refused connection, a time-out, or an answer that says
             to try again (408, 409, 429, 5xx).
+        max_concurrent: most questions at once.
         max_tokens: longest answer.
         temperature: of the expert's sampling; None for the server's own.
         on_error: "raise", or "skip": the agents are shown no suggestion then.
@@ -66,6 +69,7 @@ class Endpoint:
         key_variable: str | None = "OPENAI_API_KEY",
         timeout: float = 60.0,
         max_retries: int = 2,
+        max_concurrent: int = 8,
         max_tokens: int = 1024,
         temperature: float | None = None,
         on_error: Literal["raise", "skip"] = "raise",
@@ -76,6 +80,8 @@ class Endpoint:
             raise ValueError(f"timeout ({timeout}) must be above 0, and finite; set seconds")
         if max_retries < 0:
             raise ValueError(f"max_retries ({max_retries}) must be 0 or more")
+        if max_concurrent < 1:
+            raise ValueError(f"max_concurrent ({max_concurrent}) must be 1 or more")
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error ({on_error!r}) must be 'raise' or 'skip'")
         self.url = url
@@ -83,13 +89,14 @@ class Endpoint:
         self.key_variable = key_variable
         self.timeout = timeout
         self.max_retries = max_retries
+        self.max_concurrent = max_concurrent
         self.max_tokens = max_tokens
         self.temperature = temperature
         self.on_error = on_error
-        self._client: Any = None
-        self._connect()
+        self._slots: WeakKeyDictionary[Any, asyncio.Semaphore] = WeakKeyDictionary()
+        self._client()
 
-    def __call__(self, item: Row, helper: str, main: str) -> tuple[str, str]:
+    async def __call__(self, item: Row, helper: str, main: str) -> tuple[str, str]:
         """What the expert suggests to the helper's writer, and to the main function's.
 
         Raises:
@@ -98,23 +105,26 @@ class Endpoint:
         prompt, name = str(item.get("prompt", "")), str(item.get("entry_point", ""))
         asked = ASK.format(prompt=prompt, entry_point=name, helper=helper, main=main)
         try:
-            return suggestions(self._ask(asked))
+            return suggestions(await self._ask(asked))
         except ExpertError:
             if self.on_error == "raise":
                 raise
             return "", ""
 
-    def _ask(self, text: str) -> str:
+    async def _ask(self, text: str) -> str:
         import openai
 
+        loop = asyncio.get_running_loop()
+        slots = self._slots.setdefault(loop, asyncio.Semaphore(self.max_concurrent))
         sampling = {} if self.temperature is None else {"temperature": self.temperature}
         try:
-            answer = self._connect().chat.completions.create(
-                model=self.model,
-                messages=[{"role": "user", "content": text}],
-                max_tokens=self.max_tokens,
-                **sampling,
-            )
+            async with slots, self._client() as client:
+                answer = await client.chat.completions.create(
+                    model=self.model,
+                    messages=[{"role": "user", "content": text}],
+                    max_tokens=self.max_tokens,
+                    **sampling,
+                )
             said = answer.choices[0].message.content
         except openai.OpenAIError as error:
             raise self._error(f"{type(error).__name__}: {error}") from error
@@ -132,18 +142,17 @@ class Endpoint:
             'server, set timeout or max_retries, or on_error="skip" to go on without'
         )
 
-    def _connect(self) -> Any:
-        if self._client is None:
-            with require("openai", extra="expert"):
-                import openai
+    def _client(self) -> Any:
+        """A new client, which belongs to the event loop that it is used in."""
+        with require("openai", extra="expert"):
+            import openai
 
-            self._client = openai.OpenAI(
-                base_url=self.url,
-                api_key=self._key(),
-                timeout=self.timeout,
-                max_retries=self.max_retries,
-            )
-        return self._client
+        return openai.AsyncOpenAI(
+            base_url=self.url,
+            api_key=self._key(),
+            timeout=self.timeout,
+            max_retries=self.max_retries,
+        )
 
     def _key(self) -> str:
         if self.key_variable is None:
@@ -157,8 +166,12 @@ class Endpoint:
         return key
 
     def __getstate__(self) -> dict[str, Any]:
-        # Connections belong to a process, and the key to its environment.
-        return {**self.__dict__, "_client": None}
+        # An event loop belongs to a process.
+        return {name: value for name, value in self.__dict__.items() if name != "_slots"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._slots = WeakKeyDictionary()
 
 
 def suggestions(said: str) -> tuple[str, str]:

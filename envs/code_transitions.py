@@ -5,6 +5,7 @@ Each is an `external_transition`: it gives the text that is added to each agent'
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,7 +56,8 @@ class ExpertEdits:
     Args:
         expert: called as `expert(row, helper, main)` with both agents' code (what they answered,
             where no code was found in it); returns one text for both agents, or a pair of texts,
-            for the helper's writer and the main function's. "" says nothing.
+            for the helper's writer and the main function's. "" says nothing. An `async def` is
+            awaited, for all open episodes together.
     """
 
     def __init__(self, expert: Expert) -> None:
@@ -63,14 +65,15 @@ class ExpertEdits:
             raise TypeError(f"expert ({expert!r}) must be callable: expert(row, helper, main)")
         self.expert = expert
 
-    def __call__(self, item: Row, agent_completions: Sequence[str]) -> list[str]:
+    async def __call__(self, item: Row, agent_completions: Sequence[str]) -> list[str]:
         """What is added to each agent's prompt."""
         helper, main = _parts(item, agent_completions)
         written = [
             part.code or completion
             for part, completion in zip((helper, main), agent_completions, strict=True)
         ]
-        said = _pair(self.expert(item, *written))
+        answer = self.expert(item, *written)
+        said = _pair(await answer if inspect.isawaitable(answer) else answer)
         news = [f"An expert says:\n{shortened_text(s, MAX_SHOWN)}" if s else "" for s in said]
         return _prompts(helper, main, agent_completions, news)
 

@@ -1,5 +1,6 @@
 """The expert behind an OpenAI-compatible endpoint: a real server on loopback."""
 
+import asyncio
 import json
 import pickle
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from marlogue.envs import code_pair_v0
+from marlogue.envs import BatchRunner, Start, code_pair_v0
 from marlogue.envs.code_expert import Endpoint, ExpertError, suggestions
 from tests.envs.test_code_pair import HELPER, MAIN, ROW
 from tests.support.envs import actions
@@ -39,6 +40,13 @@ class Server(ThreadingHTTPServer):
         self.script, self.hang = script, hang
         self.asked: list[tuple[str, Message, Any]] = []
         self.over = threading.Event()
+        self.together = threading.Barrier(1)
+        self.lock, self.at_work, self.most_at_work = threading.Lock(), 0, 0
+
+    def count(self, step: int) -> None:
+        with self.lock:
+            self.at_work += step
+            self.most_at_work = max(self.most_at_work, self.at_work)
 
     @property
     def url(self) -> str:
@@ -54,6 +62,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.hang:
             self.server.over.wait(60)
             return
+        self.server.count(1)
+        self.server.together.wait(60)
+        self.server.count(-1)
         script = self.server.script
         status, answer = script.pop(0) if len(script) > 1 else script[0]
         self.send_response(status)
@@ -80,6 +91,10 @@ def serving(*script: tuple[int, bytes], hang: bool = False) -> Iterator[Server]:
         server.server_close()
 
 
+def ask(expert: Endpoint) -> tuple[str, str]:
+    return asyncio.run(expert(ROW, HELPER, MAIN))
+
+
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -88,7 +103,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_asked_and_answered() -> None:
     with serving((200, completion(ADVICE))) as server:
         expert = Endpoint(server.url, "coder", temperature=0.5)
-        assert expert(ROW, HELPER, MAIN) == ("return a list", "")
+        assert ask(expert) == ("return a list", "")
         ((path, headers, body),) = server.asked
     assert path == "/v1/chat/completions"
     assert headers["Authorization"] == f"Bearer {KEY}"
@@ -127,9 +142,25 @@ def test_in_an_environment() -> None:
     assert "An expert" not in shown["agent_1"]
 
 
+def test_episodes_are_asked_about_together_within_a_limit() -> None:
+    """A server that answers only once three questions are there, and counts those at work."""
+    with serving((200, completion("fine"))) as server:
+        server.together = threading.Barrier(3)
+        expert = {"url": server.url, "model": "m", "max_concurrent": 3, "key_variable": None}
+        env = code_pair_v0.parallel_env(
+            dataset=[ROW], num_turns=2, transition="expert", expert=expert
+        )
+        runner = BatchRunner(env)
+        episodes = runner.reset([Start(options={"row": 0})], num_generations=6)
+        results = runner.step(episodes, [actions(HELPER, MAIN)] * 6)
+        runner.close()
+    assert all("says:\nfine" in result.observations["agent_0"] for result in results)
+    assert (len(server.asked), server.most_at_work) == (6, 3)
+
+
 def test_a_fault_that_passes_is_tried_again() -> None:
     with serving((503, b"{}"), (200, completion("fine"))) as server:
-        assert Endpoint(server.url, "m")(ROW, HELPER, MAIN) == ("fine", "fine")
+        assert ask(Endpoint(server.url, "m")) == ("fine", "fine")
         assert len(server.asked) == 2
 
 
@@ -153,20 +184,20 @@ def test_what_is_no_answer(answer: tuple[int, bytes], message: str) -> None:
     with serving(answer) as server:
         expert = Endpoint(server.url, "m", max_retries=0)
         with pytest.raises(ExpertError, match=message) as caught:
-            expert(ROW, HELPER, MAIN)
+            ask(expert)
         assert f"the expert (m at {server.url}) gave no suggestion" in str(caught.value)
         assert KEY not in str(caught.value)
         expert.on_error = "skip"
-        assert expert(ROW, HELPER, MAIN) == ("", "")
+        assert ask(expert) == ("", "")
 
 
 def test_one_that_hangs_or_is_not_there() -> None:
     with serving(hang=True) as server:
         with pytest.raises(ExpertError, match=r"APITimeoutError.*set timeout or max_retries"):
-            Endpoint(server.url, "m", timeout=0.2, max_retries=0)(ROW, HELPER, MAIN)
+            ask(Endpoint(server.url, "m", timeout=0.2, max_retries=0))
         url = server.url
     with pytest.raises(ExpertError, match="APIConnectionError"):
-        Endpoint(url, "m", max_retries=0)(ROW, HELPER, MAIN)
+        ask(Endpoint(url, "m", max_retries=0))
 
 
 def test_a_failing_expert_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +219,7 @@ def test_a_failing_expert_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"url": "localhost:8000"}, r"url \('localhost:8000'\) must be as in http"),
         ({"timeout": 0}, r"timeout \(0\) must be above 0"),
+        ({"max_concurrent": 0}, r"max_concurrent \(0\) must be 1 or more"),
         ({"max_retries": -1}, r"max_retries \(-1\) must be 0 or more"),
         ({"on_error": "drop"}, r"on_error \('drop'\) must be 'raise' or 'skip'"),
         ({"key_variable": "NO_SUCH_KEY"}, r"key_variable \(NO_SUCH_KEY\) must be an environment"),
