@@ -33,7 +33,8 @@ from marlogue.algorithms.aac_rows import (
     rows_of_transitions,
 )
 from marlogue.algorithms.aac_targets import expected_value, priorities, sampled_value
-from marlogue.algorithms.bad_numbers import NotFinite, SkippedSteps, traced
+from marlogue.algorithms.bad_numbers import SkippedSteps
+from marlogue.algorithms.not_finite import NotFinite, traced
 from marlogue.algorithms.optimizer import Optimizer
 from marlogue.algorithms.replay_data import Transitions
 from marlogue.algorithms.sequence_replay import Sequences

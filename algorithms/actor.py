@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from marlogue.agents import Answered, LLMPolicy, k3, micro_batches, sum_by_row
-from marlogue.algorithms.bad_numbers import require_finite
 from marlogue.algorithms.judges import Compute, TrunkTerm
 from marlogue.algorithms.losses import actor_loss
+from marlogue.algorithms.not_finite import require_finite
 from marlogue.algorithms.optimizer import Optimizer
 from marlogue.algorithms.sample import Sample
 

@@ -10,7 +10,7 @@ from typing import Any
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 from marlogue.agents import Completion, LLMPolicy, SamplingParams
-from marlogue.algorithms.bad_numbers import weights_named
+from marlogue.algorithms.not_finite import weights_named
 from marlogue.algorithms.returns import expected_returns
 from marlogue.algorithms.sample import Joint, Sample
 from marlogue.algorithms.text_guidance import TextGuide

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from marlogue.agents import Critic, LLMPolicy, Scores
-from marlogue.algorithms.bad_numbers import require_finite
 from marlogue.algorithms.histories import History, by_length
 from marlogue.algorithms.losses import clipped_value_loss, value_loss
+from marlogue.algorithms.not_finite import require_finite
 from marlogue.algorithms.optimizer import Optimizer
 from marlogue.algorithms.sample import Sample
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import get_scheduler
 
-from marlogue.algorithms.bad_numbers import NotFinite
+from marlogue.algorithms.not_finite import NotFinite
 
 #: From training items seen to the factor of the learning rate.
 Schedule = Callable[[int], float]

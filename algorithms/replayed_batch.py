@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from marlogue.agents import Answered, Critic, LLMPolicy, update_mode
 from marlogue.algorithms.bad_batches import BadBatch
-from marlogue.algorithms.bad_numbers import bad_weights, first_bad
+from marlogue.algorithms.bad_numbers import first_bad
 from marlogue.algorithms.judges import TrunkTerm
 from marlogue.algorithms.losses import actor_loss, value_loss
+from marlogue.algorithms.not_finite import bad_weights
 from marlogue.algorithms.sample import UNKNOWN, Sample
 from marlogue.algorithms.saving import load_critics, load_team
 

@@ -20,11 +20,12 @@ from marlogue.agents import Completion, Critic, LLMPolicy, ValueHead
 from marlogue.algorithms import Callback
 from marlogue.algorithms.actor import Actor
 from marlogue.algorithms.bad_batches import MOST_KEPT, BadBatch
-from marlogue.algorithms.bad_numbers import MOST_WARNINGS, BadNumbers, NotFinite, first_bad
+from marlogue.algorithms.bad_numbers import MOST_WARNINGS, BadNumbers, first_bad
 from marlogue.algorithms.folders import check_folder
 from marlogue.algorithms.groups import Group
 from marlogue.algorithms.histories import by_length
 from marlogue.algorithms.judges import CriticJudge, TrunkTerm, Values
+from marlogue.algorithms.not_finite import NotFinite
 from marlogue.algorithms.optimizer import Optimizer
 from marlogue.algorithms.sample import Joint, Sample
 from marlogue.envs import UnicodeText
