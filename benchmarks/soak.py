@@ -138,11 +138,11 @@ def soak(
         place = folder / f"run_{summary.runs}"
         place.mkdir(parents=True)
         arguments = (algorithm, seed + summary.runs)
-        process = _start(train, *arguments, place / "undisturbed", place / "said")
+        process = start(train, *arguments, place / "undisturbed", place / "said")
         _wait(process, float("inf"), summary)
         _expect(process, (0,), place)
         while True:
-            process = _start(train, *arguments, place / "killed", place / "said")
+            process = start(train, *arguments, place / "killed", place / "said")
             disturbed = summary.kills < kills
             _wait(process, draws.uniform(0, LONGEST) if disturbed else float("inf"), summary)
             if not process.is_alive():
@@ -224,8 +224,8 @@ def _timeless(figures: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in figures.items() if "per_second" not in name}
 
 
-def _start(target: Callable[..., None], *arguments: Any) -> Any:
-    """A process that has imported already what takes seconds."""
+def start(target: Callable[..., None], *arguments: Any) -> Any:
+    """A process that has imported already what takes seconds; a `multiprocessing.Process`."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     process = context.Process(target=target, args=arguments)
