@@ -81,7 +81,7 @@ def main_prompt(item: Row, external_prompts: str | None = None) -> str:
 
 def _problem(item: Row) -> str:
     # In later turns `prompt` is what the transition made.
-    return str(item.get("_original_prompt") or item["prompt"]).strip()
+    return field(item, "_original_prompt" if "_original_prompt" in item else "prompt").strip()
 
 
 def _with_news(prompt: str, news: str | None) -> str:

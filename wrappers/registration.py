@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -42,7 +43,17 @@ def writes_a_sentence(prompt: str) -> str:
     return f"Nobody here had ever thought much about {topic}, until that morning.".strip()
 
 
+def writes_the_other_function(prompt: str) -> str:
+    """A partner for `code_pair`: a main function that returns what `aux` gives, or a helper that
+    returns its arguments."""
+    asked = re.search(r"Write only the function (\w+)", prompt)
+    name = asked[1] if asked else ""
+    returned = "list(args)" if name == "aux" else "aux(*args)"
+    return f"def {name}(*args):\n    return {returned}\n"
+
+
 PARTNERS: Mapping[str, Callable[[str], str]] = {
+    "code_pair_v0": writes_the_other_function,
     "coordination_v0": knows_the_word,
     "story_length_v0": writes_a_sentence,
 }

@@ -18,6 +18,9 @@ from marlogue.envs import BatchRunner, Start, code_pair_v0
 from marlogue.envs.code_expert import Endpoint, ExpertError, suggestions
 from tests.envs.test_code_pair import HELPER, MAIN, ROW
 from tests.support.envs import actions
+from tests.support.libraries import has, needs_coding
+
+pytestmark = [needs_coding, pytest.mark.skipif(not has("openai"), reason="openai is not installed")]
 
 KEY = "sk-secret-of-this-test"
 ADVICE = '{"helper": "return a list", "main": ""}'

@@ -16,6 +16,9 @@ from marlogue.envs import BatchRunner, Start, code_pair_v0
 from marlogue.envs.code_grades import Answer, Weights, shared_grader
 from marlogue.envs.human_eval import human_eval_rows
 from tests.support.envs import actions
+from tests.support.libraries import needs_coding
+
+pytestmark = needs_coding
 
 ROW = {
     "prompt": 'def add(a, b):\n    """Add two numbers."""\n',

@@ -9,6 +9,7 @@ from marlogue.envs.code_parts import code_part, context_of
 from marlogue.envs.code_syntax import MAX_CODE_CHARS, is_wrapper, uses_value
 from marlogue.envs.code_tests import counted_tests
 from marlogue.envs.human_eval import human_eval_rows
+from tests.support.libraries import needs_coding
 
 FENCED = """Here it is:
 
@@ -224,6 +225,7 @@ class TestCounting:
             counted_tests(test, "f")
 
 
+@needs_coding
 class TestRows:
     def test_all_rows_of_human_eval_can_be_used(self) -> None:
         rows = human_eval_rows()

@@ -22,10 +22,12 @@ from marlogue.envs import (
     story_length_v0,
 )
 from tests.support.envs import actions
+from tests.support.libraries import needs_coding
 
+CODE_PAIR = {"num_turns": 2, "transition": "diagnosis", "shuffle": True}
 VARIANTS = [
-    ("code_pair_v0", {}),
-    ("code_pair_v0", {"num_turns": 2, "transition": "diagnosis", "shuffle": True}),
+    pytest.param("code_pair_v0", {}, marks=needs_coding),
+    pytest.param("code_pair_v0", CODE_PAIR, marks=needs_coding),
     ("story_length_v0", {}),
     ("story_length_v0", {"shuffle": True}),
     ("coordination_v0", {}),
@@ -180,7 +182,10 @@ class TestCoordination:
 
 
 class TestRegistry:
-    @pytest.mark.parametrize("name", TASKS)
+    @pytest.mark.parametrize(
+        "name",
+        [pytest.param(n, marks=needs_coding if n == "code_pair_v0" else []) for n in TASKS],
+    )
     def test_makes_tasks_by_name(self, name):
         env = make(name, render_mode="ansi")
         assert str(env) == name

@@ -12,18 +12,21 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from marlogue.envs import TASKS
 from marlogue.wrappers import SingleAgent, TextVectorEnv
 from marlogue.wrappers.registration import gymnasium_id, register_all
+from tests.support.libraries import needs_coding
 
 IDS = register_all()
 COORDINATION = "marlogue/coordination-v0"
+CODE_PAIR = "marlogue/code_pair-v0"
+MARKED = [pytest.param(name, marks=needs_coding if name == CODE_PAIR else []) for name in IDS]
 
 
 def test_ids():
-    assert IDS == ["marlogue/coordination-v0", "marlogue/story_length-v0"]
+    assert IDS == [CODE_PAIR, "marlogue/coordination-v0", "marlogue/story_length-v0"]
     assert [gymnasium_id(task) for task in TASKS] == IDS
     assert all(name in gymnasium.registry for name in IDS)
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", MARKED)
 def test_check_env(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -48,6 +51,21 @@ def test_partners_that_are_there_by_default():
         env = gymnasium.make("marlogue/story_length-v0", agent=agent)
         env.reset(seed=0)
         assert env.step("x" * length)[1] == 1.0
+
+
+@needs_coding
+def test_the_partner_of_a_programmer():
+    row = {
+        "prompt": 'def least(x):\n    """The least."""\n',
+        "entry_point": "least",
+        "test": "def check(candidate):\n    assert candidate([2, 1]) == 1\n",
+    }
+    env = gymnasium.make(CODE_PAIR, dataset=[row])
+    env.reset()
+    assert env.step("def aux(x):\n    return min(x)")[1] == 3.0  # a main that adds nothing
+    env = gymnasium.make(CODE_PAIR, dataset=[row], agent="agent_1")
+    env.reset()
+    assert env.step("def least(x):\n    return min(aux(x)[0])")[1] == 4.0
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
