@@ -26,6 +26,8 @@ from marlogue.algorithms.watchers import (
 
 #: Share of a model's weights that a step must be able to move.
 _LOST = 0.5
+# Weights of a parameter that are looked at: all of them would take seconds, on a GPU copies.
+_WEIGHTS = 4096
 _MEND = (
     "Raise the learning rate, or train in float32 (dtype='bfloat16' computes in half precision "
     "with float32 weights)."
@@ -145,18 +147,23 @@ def rounding(parameters: Sequence[nn.Parameter], rate: float) -> tuple[float, fl
     """Whether steps of AdamW, of about ``rate`` each, are lost in the rounding of the weights: one
     is where it is below half the distance from a weight to the next number.
 
+    Of a large parameter some weights stand for all.
+
     Returns:
         The share of weights that do not move (a 0 does), the distance at the median weight of the
         largest parameter, and the dtypes.
     """
-    lost, count = 0, 0
+    lost, count = 0.0, 0
     largest, typical = 0, math.nan
     for weights in parameters:
+        if not weights.numel():
+            continue
+        some = weights.detach().flatten()[:: weights.numel() // _WEIGHTS + 1].float()
         # w = m 2^e with m in [1/2, 1): the next number is eps 2^(e - 1) away.
-        exponents = torch.frexp(weights.detach().float()).exponent
-        eps = torch.full_like(exponents, torch.finfo(weights.dtype).eps / 2, dtype=torch.float32)
-        distances = torch.where(weights == 0, 0.0, torch.ldexp(eps, exponents))
-        lost += int((distances / 2 > rate).sum())
+        exponents = torch.frexp(some).exponent
+        eps = torch.full_like(some, torch.finfo(weights.dtype).eps / 2)
+        distances = torch.where(some == 0, 0.0, torch.ldexp(eps, exponents))
+        lost += weights.numel() * float((distances / 2 > rate).float().mean())
         count += weights.numel()
         if weights.numel() > largest:
             largest, typical = weights.numel(), float(distances.median())
