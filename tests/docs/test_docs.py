@@ -200,3 +200,16 @@ def test_views_are_described() -> None:
             and entry is not wrappers.View
         ):
             assert f"| `{name}(" in described, name
+
+
+def test_every_fault_names_a_test_that_is_there() -> None:
+    """`resume::TestSaving` is a class or function in some tests/**/test_resume.py."""
+    table = read("reliability.md").partition("## Faults")[2].partition("## Costs")[0]
+    lines = [row for row in rows(table) if len(row) == 4 and "`" in row[3]]
+    assert len(lines) > 20
+    for fault, _, _, named in lines:
+        tests = re.findall(r"`(\w+)::(?:\w+::)?(\w+)`", named)
+        assert tests, fault
+        for stem, name in tests:
+            (file,) = (ROOT / "tests").rglob(f"test_{stem}.py")
+            assert re.search(rf"^ *(?:def|class) {name}\b", file.read_text("utf-8"), re.M), name
