@@ -1,12 +1,11 @@
-"""Files that would run code, or write elsewhere, are refused; the code is real, and does not run.
+"""Files that would run code are refused; the code is real, and does not run.
 
 Each file, were it believed, would leave a marker.
 """
 
 import ast
-import hashlib
-import json
 import pickle
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,27 +13,24 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from marlogue.agents import LLMPolicy, load_causal_lm, load_tokenizer, load_trunk, tiny_model
-from marlogue.algorithms import load_team
-from marlogue.algorithms.checkpoints import CheckpointError, check_folder, write_folder
-from marlogue.algorithms.run_folder import RunFolderError
+from marlogue.algorithms import AACConfig, AACTrainer, load_team
+from marlogue.algorithms.checkpoints import (
+    CheckpointStore,
+    check_folder,
+    write_folder,
+)
 from marlogue.algorithms.saving import load_critics
-from marlogue.envs import coordination_v0
+from marlogue.cli.data import load_rows
+from marlogue.cli.errors import UsageError
 from tests.support.command_line import ROOT
+from tests.support.games import Cues
 from tests.support.team import make_trainer
+from tests.support.traps import Touch, change, make_code, make_model_code, make_pickle
 
 LOADERS = [load_causal_lm, load_trunk]
-
-
-class Touch:
-    """Leaves a marker when it is unpickled."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.marker,)
 
 
 @pytest.fixture
@@ -49,34 +45,6 @@ def folder(tmp_path: Path) -> Path:
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     return tmp_path / "model"
-
-
-def change(file: Path, **changes: Any) -> None:
-    """Change a JSON file."""
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
-
-
-def make_pickle(folder: Path, marker: Path) -> None:
-    """Put a pickle in the place of the weights."""
-    (folder / "model.safetensors").unlink()
-    torch.save({"weight": Touch(marker)}, folder / "pytorch_model.bin")
-
-
-def make_code(folder: Path, marker: Path) -> None:
-    """Code for a model and a tokenizer, which runs as soon as it is imported."""
-    (folder / "own_code.py").write_text(
-        f"open({str(marker)!r}, 'w').close()\n"
-        "from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast\n"
-        "class OwnConfig(GPT2Config):\n    model_type = 'own'\n"
-        "class OwnModel(GPT2LMHeadModel):\n    config_class = OwnConfig\n"
-        "class OwnTokenizer(PreTrainedTokenizerFast):\n    pass\n"
-    )
-
-
-def make_model_code(folder: Path, marker: Path, **changes: Any) -> None:
-    make_code(folder, marker)
-    classes = {"AutoConfig": "own_code.OwnConfig", "AutoModelForCausalLM": "own_code.OwnModel"}
-    change(folder / "config.json", auto_map=classes, **changes)
 
 
 def test_the_pickle_would_run(folder: Path, marker: Path) -> None:
@@ -239,82 +207,52 @@ class TestTeams:
                 load(team)
 
 
-def forge(folder: Path, name: str) -> None:
-    """A manifest, its own checksum right, that names another file."""
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"] = {name: {"size": 4, "sha256": hashlib.sha256(b"text").hexdigest()}}
-    told = {key: manifest[key] for key in ("about", "files")}
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps({**manifest, "sha256": digest}))
+def test_pickles_among_networks(tmp_path: Path, marker: Path) -> None:
+    args = AACConfig(hidden_size=8, actor_hidden_sizes=[8], verbose=False)
+    trainer = AACTrainer(args=args, env=Cues)
+    trainer.save_model(tmp_path / "team")
+    for file in ("critic", "other"):
+        (tmp_path / f"team/{file}.safetensors").write_bytes(pickle.dumps(Touch(marker)))
+        with pytest.raises(SafetensorError):
+            trainer.load_model(tmp_path / "team")
+    assert not marker.exists()
 
 
-class TestPlaces:
-    def test_a_manifest_that_names_files_elsewhere(self, tmp_path: Path) -> None:
-        (tmp_path / "outside").write_text("text")
-        for name, fine in (
-            ("inside", True),
-            ("../outside", False),
-            ("sub/../../outside", False),
-            (str(tmp_path / "outside"), False),
-        ):
-            place = tmp_path / "place"
-            write_folder(place, lambda new: (new / "inside").write_text("text"), {})
-            forge(place, name)
-            if fine:
-                check_folder(place)
-                continue
-            with pytest.raises(CheckpointError):
-                check_folder(place)
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("state.json", "optimizers/agent_0.safetensors", "team/team.json"),
+        *("team/agent_0/model.safetensors", "team/critic_0/value_head.safetensors"),
+    ],
+)
+def test_a_checkpoint_with_a_pickle_in_it(tmp_path: Path, marker: Path, file: str) -> None:
+    """Well sealed, by somebody who knows how."""
+    run = tmp_path / "run"
+    make_trainer("maac", logdir=run, save_steps=1).train()
+    place = CheckpointStore(run / "checkpoints", None).newest()
+    assert place is not None
 
-    def test_names_out_of_data_name_no_files(self, tmp_path: Path) -> None:
-        names = ["../../escaped", "/absolute/agent"]
-        env = coordination_v0.parallel_env(agents=names, name="../environment")
-        words = coordination_v0.VOCABULARY
-        models = [tiny_model(words, seed=seed, n_layer=1) for seed in range(3)]
-        run = tmp_path / "runs/a"
-        make_trainer(
-            "maac",
-            agents=[models[0][0], models[1][0]],
-            tokenizer=models[0][1],
-            critic_model=models[2][0],
-            env=env,
-            num_agents=2,
-            max_new_tokens=1,
-            save_steps=1,
-            logdir=run,
-        ).train()
-        assert [path for path in tmp_path.rglob("*") if "escaped" in str(path)] == []
-        assert {path.name for path in tmp_path.iterdir()} == {"runs"}
-        assert {path.name for path in (tmp_path / "runs").iterdir()} == {"a"}
-        assert (run / "checkpoints").is_dir()
+    def write(new: Path) -> None:
+        shutil.copytree(place, new, dirs_exist_ok=True)
+        (new / "manifest.json").unlink()
+        (new / file).write_bytes(pickle.dumps(Touch(marker)))
 
-    @pytest.mark.parametrize("inside", ["progress.json", "checkpoints/step_000000001/state.json"])
-    @pytest.mark.parametrize("resume", [None, "auto"])
-    def test_links_that_lead_out_of_a_run(
-        self, tmp_path: Path, inside: str, resume: str | None
-    ) -> None:
-        outside, run = tmp_path / "precious", tmp_path / "run"
-        outside.write_text("mine")
-        (run / inside).parent.mkdir(parents=True)
-        (run / inside).symlink_to(outside)
-        trainer = make_trainer("maac", logdir=run, resume=resume)
-        with pytest.raises(RunFolderError, match=rf"logdir .* holds the link {inside} to .*/prec"):
-            trainer.train()
-        assert outside.read_text() == "mine"
+    write_folder(run / "checkpoints/step_000000999", write, check_folder(place))
+    resumed = make_trainer("maac", logdir=run, save_steps=1, resume="auto", num_train_epochs=9)
+    with pytest.raises((ValueError, SafetensorError)):
+        resumed.train()
+    assert not marker.exists()
 
-    def test_links_to_folders_too_but_not_the_run_itself(self, tmp_path: Path) -> None:
-        (tmp_path / "elsewhere").mkdir()
-        (tmp_path / "disk").mkdir()
-        (tmp_path / "run").symlink_to(tmp_path / "disk")
-        (tmp_path / "disk/within").symlink_to("notes")
-        (tmp_path / "disk/circle").symlink_to("circle")
-        make_trainer("maac", logdir=tmp_path / "run").train()
-        assert (tmp_path / "disk/progress.csv").exists()
-        (tmp_path / "other").mkdir()
-        (tmp_path / "other/checkpoints").symlink_to(tmp_path / "elsewhere")
-        with pytest.raises(RunFolderError, match="holds the link checkpoints"):
-            make_trainer("maac", logdir=tmp_path / "other", save_steps=1).train()
-        assert list((tmp_path / "elsewhere").iterdir()) == []
+
+@pytest.mark.parametrize("file", ["data.py", "rows/data.py", "rows/rows.py"])
+def test_a_dataset_brings_no_code(tmp_path: Path, marker: Path, file: str) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(f"open({str(marker)!r}, 'w').close()\n")
+    with pytest.raises((UsageError, RuntimeError)):
+        load_rows(str((tmp_path / file).parent), "train_dataset")
+    with pytest.raises((UsageError, RuntimeError)):
+        load_rows(str(tmp_path / file), "train_dataset")
+    assert not marker.exists()
 
 
 UNSAFE = {
