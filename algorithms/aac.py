@@ -29,11 +29,13 @@ from marlogue.algorithms.callbacks import Callback
 from marlogue.algorithms.curriculum import Stage, make_stages
 from marlogue.algorithms.items import EnvOrFactory
 from marlogue.algorithms.keeping import Keeper
+from marlogue.algorithms.kept_trainer import KeptTrainer
 from marlogue.algorithms.optimizer import make_schedule
+from marlogue.algorithms.outside import Outside
 from marlogue.algorithms.random_state import random_state, set_random_state
 from marlogue.algorithms.replay_data import Array
 from marlogue.algorithms.reporter import Reporter
-from marlogue.algorithms.running import call_hooks, checked_callbacks, checked_logdir
+from marlogue.algorithms.running import checked_callbacks, checked_logdir
 from marlogue.algorithms.streams import ACT, DRAW, NETWORKS, REPLAY, derived_seed
 from marlogue.algorithms.team_backends import check_backend
 from marlogue.algorithms.team_checks import check_whole
@@ -43,7 +45,7 @@ from marlogue.algorithms.team_views import VectorStep
 from marlogue.envs.copies import copier
 
 
-class AACTrainer:
+class AACTrainer(KeptTrainer):
     """Actor-Attention-Critic (Iqbal and Sha 2019, "Actor-Attention-Critic for Multi-Agent
     Reinforcement Learning"), off-policy, for any PettingZoo ``ParallelEnv`` with numeric
     observations and discrete or continuous actions.
@@ -142,6 +144,7 @@ class AACTrainer:
             metrics_callback=None,
             logging_steps=args.logging_steps,
         )
+        self.outside = Outside(self.users_objects, [])
         self.keeper = Keeper(self, args, "eval/team/return_mean")
         self.explorer = Explorer(args, self.team.discrete)
         self.memory: Memory | None = None
@@ -195,6 +198,7 @@ class AACTrainer:
                 "to go on from there (or set resume='auto' to go on with an interrupted run)."
             )
         config = {"algorithm": type(self).__name__, "num_transcripts": 0, **plain(self.args)}
+        self.outside.check()  # what cannot be saved is an error now, not in a day
         with self.keeper.opened():
             total = self.args.total_steps
             with self.reporter.run(config, total, unit="step") as bar, self.keeper.guarding():
@@ -203,9 +207,8 @@ class AACTrainer:
                 for number, stage in enumerate(self.stages):
                     self._train_in(number, stage, bar)
                 self.reporter.report([])
-                if self.args.eval_interval and self._evaluated_at != self.steps:
-                    self.evaluate()
-                    self._evaluated_at = self.steps
+                if self.args.eval_interval:
+                    self._evaluate()
                 self.keeper.finished()
                 self._hook("on_train_end")
 
@@ -387,10 +390,17 @@ class AACTrainer:
         interval = self.args.eval_interval
         if not interval or self.steps // interval < self._evaluations:
             return
-        if self._evaluated_at != self.steps:  # a run that is prolonged was evaluated at its end
-            self.evaluate()
-            self._evaluated_at = self.steps
+        self._evaluate()
         self._evaluations = self.steps // interval + 1
+
+    def _evaluate(self) -> None:
+        """An evaluation of the run's own, once for each number of steps: a run that is prolonged
+        was evaluated at its end."""
+        if self._evaluated_at == self.steps:
+            return
+        with self.outside.broken_off_without_trace():
+            self.evaluate()
+        self._evaluated_at = self.steps
 
     def _tell_of_episodes(self, step: VectorStep) -> None:
         for end in step.episodes:
@@ -420,9 +430,6 @@ class AACTrainer:
             "train/agent_learning_rate": learner.actor_steps.learning_rate,
             "train/critic_learning_rate": learner.critic_steps.learning_rate,
         }
-
-    def _hook(self, name: str, *arguments: Any) -> None:
-        call_hooks(self.callbacks, name, self, *arguments)
 
     # -- saving -----------------------------------------------------------------------------
 

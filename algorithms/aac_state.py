@@ -21,12 +21,6 @@ from marlogue.algorithms import aac_saving
 from marlogue.algorithms.aac_config import plain
 from marlogue.algorithms.aac_play import SavedPlay
 from marlogue.algorithms.keeping import settings_of
-from marlogue.algorithms.random_state import (
-    load_users_state,
-    random_state,
-    set_random_state,
-    users_state,
-)
 from marlogue.algorithms.run_description import description, of_model
 from marlogue.algorithms.sample_table import SampleTable
 from marlogue.envs.callbacks import callback_name
@@ -91,8 +85,7 @@ def save_state(trainer: AACTrainer, folder: Path) -> None:
         "skipped": trainer.learner.skipped.state_dict(),
         "reward_sums": None if rewards is None else rewards.sums.tolist(),
         "reporter": trainer.reporter.state_dict(table),
-        "users": users_state(trainer.users_objects()),
-        "random": random_state(),
+        "outside": trainer.outside.state_dict(),
     }
     state["samples"] = table.state_dict()  # after all that goes into it
     (folder / _STATE).write_text(json.dumps(state), encoding="utf-8")
@@ -124,8 +117,7 @@ def load_state(trainer: AACTrainer, folder: Path) -> None:
     trainer.resumed = playing
     trainer.load_counters(state["counters"], 0 if playing is None else playing.next_episodes)
     trainer.reporter.load_state_dict(state["reporter"], SampleTable.load(state["samples"]))
-    load_users_state(trainer.users_objects(), state["users"], folder)
-    set_random_state(state["random"])
+    trainer.outside.load_state_dict(state["outside"], folder)
 
 
 def _told(name: str, value: Any) -> Any:
