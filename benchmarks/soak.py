@@ -28,6 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -269,7 +270,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="soak_"))
-    summary = soak(options.algorithm, options.kills, options.seed, folder)
+    tell = partial(print, flush=True)
+    summary = soak(options.algorithm, options.kills, options.seed, folder, tell)
     print(
         f"{summary.kills} kills in {summary.runs} runs: each ended as the undisturbed one.\n"
         f"exit codes: {dict(summary.exits)} (-9 SIGKILL, 75 resumable, -15 a second SIGTERM or one "

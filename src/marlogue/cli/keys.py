@@ -90,7 +90,7 @@ KEYS: dict[str, Key] = {
     "logdir": Key(
         str | None,
         "folder for TensorBoard and what else a run leaves; where it holds a run already, a number "
-        "is added",
+        "is added, unless args.resume says to go on",
     ),
     "output_dir": Key(str | None, "folder that the trained team is saved to"),
 }
