@@ -7,10 +7,12 @@ import pytest
 
 from marlogue.agents.teams import TeamSpec
 from marlogue.algorithms.streams import TRAIN, derived_seed
+from marlogue.algorithms.team_tape import Tape
 from marlogue.algorithms.team_vector import make_team_vector
 from marlogue.envs import pursuit_v0, spread_v0
 from marlogue.wrappers import Subteam
 from tests.support.libraries import needs
+from tests.support.team_envs import assert_equal
 
 # Module, what its environment is made with, and the expected team: N, D, A, number of types.
 SPREAD = ("mpe2.simple_spread_v3", {"N": 2, "max_cycles": 6}, (2, 12, 5, 1))
@@ -114,3 +116,23 @@ def test_ours_of_10_and_of_30_show_the_same_networks_the_same(module, crowded, s
         assert len(np.unique(positions, axis=0)) == num_agents
         assert np.ptp(positions, axis=0).min() > 0.5
         assert np.abs(positions).max() <= 1
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("given", ELSEWHERE, ids=lambda given: given[0].rpartition(".")[2])
+def test_an_episode_under_way_is_played_again(given):
+    """In another environment, from its seed and actions: as a checkpoint of AAC has it."""
+    module, settings, _ = given
+    make, rng = maker(module, settings), np.random.default_rng(0)
+    with make_team_vector(make, seed=1) as vector, make_team_vector(make, seed=1) as other:
+        tape, view = Tape(1, vector.team.num_agents), vector.reset()
+        for _ in range(4):
+            actions = random_actions(vector.team, rng)
+            step = vector.step(actions)
+            tape.add(actions, step)
+            view = step.view
+        saved = tape.running([number - 1 for number in vector.next_episodes], view)
+        assert saved[0].length == 4
+        _, lost = other.resume(saved)
+        assert not lost.any()
+        assert_equal(other.step(actions), vector.step(actions))
