@@ -12,13 +12,21 @@ from typing import Any
 from marlogue.algorithms.folders import (
     CheckpointError,
     check_folder,
+    read_about,
     remove_folder,
     state_of,
     tidy_folder,
     write_folder,
 )
 
-__all__ = ["CheckpointError", "CheckpointStore", "check_folder", "step_of", "write_folder"]
+__all__ = [
+    "CheckpointError",
+    "CheckpointStore",
+    "check_folder",
+    "read_about",
+    "step_of",
+    "write_folder",
+]
 
 _STEP = re.compile(r"step_(\d+)")
 _LEFT_OVER = re.compile(r"\.(step_\d+)\.marlogue-\w+")
@@ -64,18 +72,19 @@ class CheckpointStore:
             )
         return place
 
-    def newest(self) -> Path | None:
+    def newest(self, *, tidy: bool = True) -> Path | None:
         """The checkpoint of the latest step that is intact; None when there is none.
 
-        What is damaged or was not made here is named in a warning and skipped. What a process that
-        was killed left half-written is removed, so this is for the one process that writes here.
+        What is damaged or was not made here is named in a warning and skipped.
+
+        Args:
+            tidy: remove what a process that was killed left half-written; only for the one process
+                that writes here.
         """
         if not self.folder.is_dir():
             return None
-        with suppress(OSError):
-            for entry in list(self.folder.iterdir()):
-                if found := _LEFT_OVER.fullmatch(entry.name):
-                    tidy_folder(self.folder / found[1])
+        if tidy:
+            self._tidy()
         for entry in sorted(self.folder.iterdir()):
             if not _STEP.fullmatch(entry.name) and not entry.name.startswith("."):
                 warnings.warn(f"{entry} is no checkpoint of this run: skipped.", stacklevel=2)
@@ -94,6 +103,12 @@ class CheckpointStore:
             return []
         found = [entry for entry in self.folder.iterdir() if _STEP.fullmatch(entry.name)]
         return sorted(found, key=step_of, reverse=True)
+
+    def _tidy(self) -> None:
+        with suppress(OSError):  # on a disk that cannot be written it stays as it is
+            for entry in list(self.folder.iterdir()):
+                if found := _LEFT_OVER.fullmatch(entry.name):
+                    tidy_folder(self.folder / found[1])
 
     def _prune(self, newest: Path) -> None:
         if self.total_limit is None:

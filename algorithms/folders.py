@@ -79,6 +79,17 @@ def check_folder(path: Path) -> dict[str, Any]:
     return about
 
 
+def read_about(path: Path) -> dict[str, Any]:
+    """What :func:`check_folder` gives, of a folder that it has checked already: that takes long for
+    large ones.
+
+    Raises:
+        CheckpointError: when the folder was not made by :func:`write_folder`.
+    """
+    about: dict[str, Any] = _read_manifest(path)["about"]
+    return about
+
+
 def sync_folder(folder: Path) -> None:
     """Make what a folder lists (names, renames) durable."""
     if os.name == "nt":  # which cannot open a folder, and flushes names by itself

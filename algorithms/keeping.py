@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from marlogue.agents.rules import converted, truth, whole
-from marlogue.algorithms.checkpoints import CheckpointStore, check_folder, write_folder
+from marlogue.algorithms.checkpoints import CheckpointStore, check_folder, read_about, write_folder
 from marlogue.algorithms.interruption import Interruption, RunInterrupted, StopRequested
 from marlogue.algorithms.run_description import ResumeError, compare
 from marlogue.algorithms.run_folder import RunFolder
@@ -154,7 +154,7 @@ class Keeper:
         place = self._asked_for()
         if place is None:
             return
-        about = check_folder(place)
+        about = read_about(place)
         if "description" not in about:
             raise ResumeError(f"{place} is no checkpoint of a training; name one that is.")
         compare(about["description"], self._description, place)
@@ -283,19 +283,19 @@ class Keeper:
             error.add_note(f"afterwards nothing could be saved: {type(other).__name__}: {other}")
 
     def _asked_for(self) -> Path | None:
+        """The checkpoint to go on from, which is intact."""
         asked = self.args.resume
         if asked is None:
             return None
-        if asked != AUTO:
-            place = Path(asked)
-            if (place / "checkpoints").is_dir():
-                place = self._newest(CheckpointStore(place / "checkpoints", None), asked)
+        if asked == AUTO:
+            assert self.store is not None
+            return self.store.newest()
+        place = Path(asked)
+        if not (place / "checkpoints").is_dir():
+            check_folder(place)
             return place
-        assert self.store is not None
-        return self.store.newest()
-
-    def _newest(self, store: CheckpointStore, asked: str) -> Path:
-        found = store.newest()
+        # It may be the folder of a run that goes on.
+        found = CheckpointStore(place / "checkpoints", None).newest(tidy=False)
         if found is None:
             raise ResumeError(f"resume ({asked}) must hold an intact checkpoint; there is none.")
         return found

@@ -20,6 +20,7 @@ from marlogue.algorithms.checkpoints import (
     CheckpointError,
     CheckpointStore,
     check_folder,
+    read_about,
     step_of,
     write_folder,
 )
@@ -223,7 +224,7 @@ class TestDamage:
                 with pytest.raises(CheckpointError):
                     check_folder(place)
             file.write_bytes(content)
-        assert check_folder(place) == {"step": 1}
+        assert check_folder(place) == read_about(place) == {"step": 1}
 
     def test_a_manifest_cannot_reach_out_of_its_folder(self, store, tmp_path):
         """Nor can one that somebody made up."""
@@ -291,6 +292,16 @@ class TestKilled:
         assert names(tmp_path) == [".step_000000001.marlogue-partial"]
         save(store, 1)
         assert names(tmp_path) == ["step_000000001"]
+
+    def test_a_reader_leaves_a_save_that_is_under_way_alone(self, store):
+        """A run can be resumed, in another folder, from one that goes on."""
+
+        def write(folder):
+            fill(2, folder)
+            assert value_of(store.newest(tidy=False)) == 1
+
+        save(store, 1)
+        assert value_of(store.save(2, write, {"value": 2})) == 2
 
     def test_all_is_flushed_before_it_has_its_name(self, store, monkeypatch):
         """Or a power cut could leave a checkpoint's name without its content."""
