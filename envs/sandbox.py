@@ -205,23 +205,27 @@ def judge(watch: Watch, snippet: Snippet, cpu_seconds: float) -> tuple[Status, s
         tests = watch.start(job, [calls.write, answers.read])
         status, message = said(watch, tests, "the tests", cpu_seconds)
         if status == "gone":  # the code's process, during the tests
-            return ended(watch, code, "the code", cpu_seconds)
+            raise ended(watch, code, "the code", cpu_seconds)
         return TESTS_SAY.get(status, "violation"), message
 
 
 def said(watch: Watch, process: Process, who: str, cpu_seconds: float) -> tuple[str, str]:
-    """What a process says of itself, status and message, or else how it ended."""
+    """What a process says of itself: status and message.
+
+    Raises:
+        Stopped: it ended before that.
+    """
     text = watch.answer(process)
     if text is None:
-        return ended(watch, process, who, cpu_seconds)
+        raise ended(watch, process, who, cpu_seconds)
     status, _, message = text.partition("\n")
     return status, message
 
 
-def ended(watch: Watch, process: Process, who: str, cpu_seconds: float) -> tuple[Status, str]:
+def ended(watch: Watch, process: Process, who: str, cpu_seconds: float) -> Stopped:
     """Wait for the end of a process, and say how that came."""
     watch.end(process)
-    return how_it_ended(process, who, cpu_seconds)
+    return Stopped(*how_it_ended(process, who, cpu_seconds))
 
 
 def bubblewraps(limits: Limits, imports_from: Sequence[Path]) -> Iterator[Isolation]:

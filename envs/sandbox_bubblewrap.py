@@ -57,22 +57,37 @@ class BubblewrapProcess:
     """A process with a root folder, namespaces and a filter of system calls of its own."""
 
     def __init__(self, popen: subprocess.Popen[bytes], info: int):
-        self.popen, self.info = popen, info
+        self.popen, self._info = popen, info
+        self._first: int | None = None
+
+    def _find_first(self) -> int | None:
+        """The id, outside, of the first process inside; None: there is none yet."""
+        if self._first is None:
+            with suppress(ValueError, BlockingIOError):
+                self._first = json.loads(os.read(self._info, 4096))["child-pid"]
+        return self._first
 
     def kill(self, *, by_force: bool) -> None:
-        """Kill the first process inside: all others go with it, bwrap reaps it and ends.
-
-        bwrap alone would leave it to whoever reaps orphans, which in a container may be nobody.
-        """
-        if not by_force:
-            with suppress(ValueError, OSError):
-                os.kill(json.loads(os.read(self.info, 4096))["child-pid"], signal.SIGKILL)
-                return
-        self.popen.kill()
+        """Kill the first process inside: all others go with it, bwrap reaps it and ends."""
+        first = self._find_first()
+        if first is None or by_force:
+            self.popen.kill()
+        else:
+            with suppress(ProcessLookupError):
+                os.kill(first, signal.SIGKILL)
 
     def clean(self) -> None:
-        """Nothing is left outside but a pipe."""
-        os.close(self.info)
+        """Reap the first process inside, where that has become this process's child.
+
+        bwrap does not wait for it, so that it goes to whoever takes in orphans: the machine's first
+        process, unless this one is that, as in a container, or has asked for it.
+        """
+        first = self._find_first()
+        os.close(self._info)
+        with suppress(FileNotFoundError, ProcessLookupError, ChildProcessError):
+            stat = Path(f"/proc/{first}/stat").read_text(encoding="utf-8", errors="replace")
+            if int(stat.rpartition(")")[2].split()[1]) == os.getpid():
+                os.waitpid(int(stat.split()[0]), 0)
 
 
 class Bubblewrap:

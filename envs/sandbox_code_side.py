@@ -6,6 +6,7 @@ nothing that it says about itself is believed: see `sandbox_test_side`.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -44,10 +45,10 @@ def describe(error: BaseException, file: str) -> str:
 
 def status_of(error: BaseException) -> str:
     """Which status an exception that nobody caught stands for."""
-    if isinstance(error, MemoryError):
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return "memory"
-    # No space left on the device; file too large; disk quota exceeded.
-    return "violation" if isinstance(error, OSError) and error.errno in (28, 27, 122) else "error"
+    return "violation" if number in (errno.ENOSPC, errno.EFBIG) else "error"
 
 
 def run(job: dict[str, Any]) -> None:

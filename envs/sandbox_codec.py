@@ -46,42 +46,45 @@ def encode(value: Any, keep: Callable[[Any], int] | None = None) -> bytes:
     """
     out = bytearray()
     _write(out, value, 0, keep)
-    if len(out) > MESSAGE_BYTES:
-        raise TooLargeError(f"a value of more than {MESSAGE_BYTES:,} bytes")
     return bytes(out)
 
 
 def _write(out: bytearray, value: Any, depth: int, keep: Callable[[Any], int] | None) -> None:
-    if depth > DEPTH:
-        raise NotPlainError(f"a value that is nested deeper than {DEPTH}")
-    if len(out) > MESSAGE_BYTES:
-        raise TooLargeError(f"a value of more than {MESSAGE_BYTES:,} bytes")
     if value is None or value is True or value is False:
         out += b"N" if value is None else b"T" if value else b"F"
         return
-    for kind, tag in ATOMS:
-        if isinstance(value, kind):
-            data = _atom_bytes(tag, value)
-            if len(data) > MESSAGE_BYTES:
-                raise TooLargeError(f"a value of more than {MESSAGE_BYTES:,} bytes")
-            out += tag + COUNT.pack(len(data)) + data
-            return
-    if isinstance(value, dict):
-        # Pairs, so that one rule holds for every container.
-        value, tag = [part for pair in dict.items(value) for part in pair], b"d"
+    tag = TAGS.get(type(value)) or _tag_of_subclass(value)
+    if tag in ATOMS:
+        data = _atom_bytes(tag, value)
+        out += tag + COUNT.pack(len(data)) + data
+    elif tag == b"I":
+        if keep is None:
+            raise NotPlainError(f"an iterator of type {type(value).__name__}")
+        out += tag + COUNT.pack(keep(value))
     else:
-        tag = _container_tag(value)
-        if tag == b"I" and keep is not None:
-            out += b"I" + COUNT.pack(keep(value))
-            return
-    if not tag or tag == b"I":
-        raise NotPlainError(f"a value of type {type(value).__name__}, which is not plain data")
-    items = (value.start, value.stop, value.step) if tag == b"r" else tuple(value)
-    if tag == b"m":
-        items = tuple(part for pair in items for part in pair)
-    out += tag + COUNT.pack(len(items))
-    for item in items:
-        _write(out, item, depth + 1, keep)
+        items = _items(tag, value)
+        # Every item takes a byte at least.
+        _check_size(len(out) + len(items))
+        if depth >= DEPTH:
+            raise NotPlainError(f"a value that is nested deeper than {DEPTH}")
+        out += tag + COUNT.pack(len(items))
+        for item in items:
+            _write(out, item, depth + 1, keep)
+    _check_size(len(out))
+
+
+def _check_size(size: int) -> None:
+    if size > MESSAGE_BYTES:
+        raise TooLargeError(f"a value of more than {MESSAGE_BYTES:,} bytes")
+
+
+def _tag_of_subclass(value: Any) -> bytes:
+    for kind, tag in TAGS.items():
+        if isinstance(value, kind):
+            return tag
+    if hasattr(type(value), "__next__"):
+        return b"I"
+    raise NotPlainError(f"a value of type {type(value).__name__}, which is not plain data")
 
 
 def _atom_bytes(tag: bytes, value: Any) -> bytes:
@@ -91,36 +94,38 @@ def _atom_bytes(tag: bytes, value: Any) -> bytes:
         return FLOAT.pack(value)
     if tag == b"c":
         return FLOAT.pack(value.real) + FLOAT.pack(value.imag)
-    if len(value) > MESSAGE_BYTES:  # before a copy is made
-        raise TooLargeError(f"a value of more than {MESSAGE_BYTES:,} bytes")
+    _check_size(len(value))  # before a copy is made
     return str.encode(value, "utf-8", "surrogatepass") if tag == b"s" else bytes(value)
 
 
-def _container_tag(value: Any) -> bytes:
-    for kind, tag in CONTAINERS:
-        if isinstance(value, kind):
-            return tag
-    return b"I" if hasattr(type(value), "__next__") else b""
+def _items(tag: bytes, value: Any) -> Any:
+    if tag == b"r":
+        return value.start, value.stop, value.step
+    if tag == b"d":
+        return [part for pair in dict.items(value) for part in pair]
+    if tag == b"m":
+        return [part for pair in value for part in pair]
+    return value
 
 
-ATOMS: tuple[tuple[Any, bytes], ...] = (
-    (int, b"i"),
-    (str, b"s"),
-    (float, b"f"),
-    (bytes, b"b"),
-    (bytearray, b"a"),
-    (complex, b"c"),
-)
-CONTAINERS: tuple[tuple[Any, bytes], ...] = (
-    (list, b"l"),
-    (tuple, b"t"),
-    (set, b"S"),
-    (frozenset, b"Z"),
-    (range, b"r"),
-    (type({}.keys()), b"k"),
-    (type({}.values()), b"v"),
-    (type({}.items()), b"m"),
-)
+TAGS: dict[Any, bytes] = {
+    int: b"i",
+    str: b"s",
+    float: b"f",
+    bytes: b"b",
+    bytearray: b"a",
+    complex: b"c",
+    list: b"l",
+    tuple: b"t",
+    dict: b"d",
+    set: b"S",
+    frozenset: b"Z",
+    range: b"r",
+    type({}.keys()): b"k",
+    type({}.values()): b"v",
+    type({}.items()): b"m",
+}
+ATOMS = frozenset((b"i", b"s", b"f", b"b", b"a", b"c"))
 
 
 def decode(data: bytes, iterator: Callable[[int], Any] | None = None) -> Any:
@@ -155,8 +160,6 @@ class _Reader:
         return self.data[start : start + size]
 
     def value(self, depth: int) -> Any:
-        if depth > DEPTH:
-            raise BrokenError("nested too deep")
         tag = self.take(1)
         if tag in SINGLE:
             return SINGLE[tag]
@@ -165,14 +168,12 @@ class _Reader:
             return READ_ATOM[tag](self.take(count))
         if tag == b"I" and self.iterator is not None:
             return self.iterator(count)
+        if depth >= DEPTH:
+            raise BrokenError("nested too deep")
         if tag not in READ_ITEMS:
             raise BrokenError(f"unknown tag {tag!r}")
         # Every item is a byte at least: what cannot be there is not waited for.
-        if tag in PAIRED:
-            count_left = count // 2 * 2
-        else:
-            count_left = count
-        if count_left != count or count > len(self.data) - self.position:
+        if count > len(self.data) - self.position or (tag in PAIRED and count % 2):
             raise BrokenError("items are missing")
         return READ_ITEMS[tag]([self.value(depth + 1) for _ in range(count)])
 

@@ -17,7 +17,7 @@ def _names(text: str) -> tuple[str, ...]:
 # Calls that say that somebody tries to get out: they end the process with SIGSYS.
 KILLED = _names("""
     fork vfork execveat
-    socket connect bind listen accept accept4
+    connect bind listen accept accept4
     ptrace process_vm_readv process_vm_writev pidfd_open pidfd_getfd pidfd_send_signal kcmp
     mount umount2 umount pivot_root chroot unshare setns fsopen fsconfig fsmount fspick open_tree
     move_mount mount_setattr
@@ -100,6 +100,9 @@ def program() -> bytes:
     for flag in flags:
         rules.add_rule(seccomp.KILL_PROCESS, "clone", arg(0, masked, flag, 0))
     rules.add_rule(seccomp.ALLOW, "socketpair", arg(0, seccomp.EQ, AF_UNIX))  # asyncio needs it
+    # libc asks a name service by such a socket, and does without where there is none.
+    rules.add_rule(seccomp.KILL_PROCESS, "socket", arg(0, seccomp.NE, AF_UNIX))
+    rules.add_rule(seccomp.ERRNO(errno.EACCES), "socket", arg(0, seccomp.EQ, AF_UNIX))
     return _bytes(rules)
 
 

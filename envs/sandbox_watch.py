@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -104,6 +105,11 @@ class Watch:
         Raises:
             SandboxUnavailable: it does not get ready.
         """
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            raise SandboxUnavailable(
+                "this program ignores SIGCHLD, and so would the processes that it starts; set it "
+                "to signal.SIG_DFL"
+            )
         begin = time.monotonic()
         left = self._deadline - begin if self._processes else self._wall_seconds
         self._deadline = begin + START_SECONDS
