@@ -130,6 +130,7 @@ class TestCritics:
         rows = table(ran.out)
         assert [row[2] for row in rows if row[-2:] == ["loss", "inf"]] == ["2"]
         assert [row[7] for row in rows if row[-2:] == ["loss", "inf"]] == ["1e+30"]
+        assert {(row[5], row[8]) for row in rows} == {("-", "-")}  # no part of a critic's step
         values = {float(row[6]) for row in rows}
         assert all(math.isfinite(value) for value in values)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,11 +52,14 @@ def report(
         rows: its samples' numbers.
         weights: lines about weights that are not finite; None where no team was loaded.
     """
+    unknown = {"log_prob", "advantage"} if batch.histories is not None else set()
+    if weights is None:
+        unknown |= {"log_prob", "loss", "gradient"}
     lines = [
         *_headline(path, vars(batch)),
         f"{len(rows)} samples, computed in {batch.dtype}, temperature {batch.temperature:g}",
         "",
-        *_table([_HEAD, *map(_cells, rows)]),
+        *_table([_HEAD, *(_cells(row, unknown) for row in rows)]),
         "",
     ]
     if weights is None:
@@ -88,19 +90,24 @@ def _headline(path: Path, about: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _cells(row: Replayed) -> tuple[str, ...]:
+def _cells(row: Replayed, unknown: set[str]) -> tuple[str, ...]:
+    """A line of the table; numbers that the step does not have are left out."""
     sample = row.sample
-    numbers = (
-        *(row.log_prob, row.value, sample.target, sample.advantage),
-        *(row.loss, row.gradient_norm),
-    )
+    numbers = {
+        "log_prob": row.log_prob,
+        "value": row.value,
+        "target": sample.target,
+        "advantage": sample.advantage,
+        "loss": row.loss,
+        "gradient": row.gradient_norm,
+    }
     return (
         sample.agent,
         str(sample.turn_idx + 1),
         str(sample.item_idx),
         str(sample.generation_idx),
         str(len(sample.completion_ids)),
-        *("nan" if math.isnan(number) else f"{number:.4g}" for number in numbers),
+        *("-" if name in unknown else f"{number:.4g}" for name, number in numbers.items()),
         row.first or "",
     )
 
