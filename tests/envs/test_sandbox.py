@@ -354,6 +354,17 @@ def test_copies_work():
         assert other.run("print(1)").stdout == "1\n"
 
 
+def test_the_documentation_s_example(capsys):
+    sandbox()
+    text = (Path(__file__).parents[2] / "docs/sandbox.md").read_text(encoding="utf-8")
+    example = text.partition("```python\n")[2].partition("```")[0]
+    exec(compile(example, "docs/sandbox.md", "exec"), {})
+    promised = [
+        line.partition("  # ")[2] for line in example.splitlines() if line.startswith("print(")
+    ]
+    assert capsys.readouterr().out.replace("passed \n", "passed\n").splitlines() == promised
+
+
 def test_nothing_is_left_of_ordinary_runs():
     sandbox()
     with nothing_left():

@@ -1,4 +1,4 @@
-"""Nothing of many runs is left, nor of a trainer that is interrupted, killed or takes in orphans."""
+"""Nothing of many runs is left, nor of a trainer that is interrupted or killed, or has orphans."""
 
 import os
 import signal
