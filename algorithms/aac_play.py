@@ -58,8 +58,7 @@ class SavedPlay:
                 if array is not None
             }
         episodes = [{"episode": one.episode, "length": one.length} for one in self.running]
-        # The views' rows are of one array; each is written by itself.
-        save_file({name: tensor.clone() for name, tensor in tensors.items()}, folder / _TENSORS)
+        save_file({name: t.contiguous() for name, t in tensors.items()}, folder / _TENSORS)
         about = {"stage": self.stage, "episodes": episodes}
         (folder / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
 

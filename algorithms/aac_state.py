@@ -71,7 +71,8 @@ def describe(trainer: AACTrainer) -> dict[str, Any]:
 def save_state(trainer: AACTrainer, folder: Path) -> None:
     """Save it into an empty folder."""
     trainer.save_model(folder / _MODEL)
-    save_file(trainer.learner.state_tensors(), folder / _LEARNER)
+    learner = trainer.learner.state_tensors()
+    save_file({name: tensor.contiguous() for name, tensor in learner.items()}, folder / _LEARNER)
     if trainer.memory is not None:
         trainer.memory.save(folder / _REPLAY)
     playing = trainer.resumed if trainer.play is None else trainer.play.saved()
