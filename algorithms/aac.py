@@ -294,8 +294,22 @@ class AACTrainer(KeptTrainer):
             Figures under ``eval/``: the mean return of the team (summed over its agents) and of
             each agent.
         """
-        args = self.args
         of_run = env is None and episodes is None and not env_kwargs
+        metrics = self._evaluation(env, episodes, env_kwargs, of_run=of_run)
+        if of_run:
+            self._hook("on_evaluation", metrics)
+        return metrics
+
+    def _evaluation(
+        self,
+        env: EnvOrFactory | None,
+        episodes: int | None,
+        env_kwargs: Mapping[str, Any],
+        *,
+        of_run: bool,
+    ) -> dict[str, float]:
+        """Evaluate, without the hooks."""
+        args = self.args
         chosen = next(one for one in (env, self.eval_env, self.env) if one is not None)
         kwargs = {**(self.stages[-1].env_kwargs if chosen is self.env else {}), **env_kwargs}
         if chosen is self.env and isinstance(chosen, ParallelEnv):
@@ -318,7 +332,6 @@ class AACTrainer(KeptTrainer):
             pictures = left_in(self.logdir, watch, self.steps)
         self.reporter.evaluated(metrics, pictures)
         self.keeper.evaluated(metrics)
-        self._hook("on_evaluation", metrics)
         return metrics
 
     # -- parts ------------------------------------------------------------------------------
@@ -399,8 +412,9 @@ class AACTrainer(KeptTrainer):
         if self._evaluated_at == self.steps:
             return
         with self.outside.broken_off_without_trace():
-            self.evaluate()
-        self._evaluated_at = self.steps
+            metrics = self._evaluation(None, None, {}, of_run=True)
+        self._evaluated_at = self.steps  # it is in the log, whatever the hooks do
+        self._hook("on_evaluation", metrics)
 
     def _tell_of_episodes(self, step: VectorStep) -> None:
         for end in step.episodes:

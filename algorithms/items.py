@@ -95,7 +95,8 @@ class Items:
 
     @property
     def _left(self) -> int | None:
-        return None if self._max_steps is None else self._max_steps - self.taken
+        # A run that goes on with fewer of them than it has taken is over.
+        return None if self._max_steps is None else max(0, self._max_steps - self.taken)
 
     def _epoch(self) -> Iterator[Item]:
         for start in islice(self._starts(), self._left):

@@ -233,12 +233,18 @@ class OnPolicyTrainer(KeptTrainer):
             Means per agent and turn and of the team, under ``eval/``; empty without an
             evaluation dataset.
         """
+        metrics = self._evaluation()
+        if metrics:
+            self._hook("on_evaluation", metrics)
+        return metrics
+
+    def _evaluation(self) -> dict[str, float]:
+        """Evaluate, without the hooks."""
         if self.environments.eval is None or self.args.eval_num_samples == 0:
             return {}
         metrics = make_evaluator(self).run(self.reporter.metrics_callback)
         self.reporter.evaluated(metrics)
         self.keeper.evaluated(metrics)
-        self._hook("on_evaluation", metrics)
         return metrics
 
     def _items_until_update(self) -> int:
@@ -268,8 +274,10 @@ class OnPolicyTrainer(KeptTrainer):
 
     def _evaluate_after(self, items: int) -> None:
         with self.outside.broken_off_without_trace():
-            self.evaluate()
-        self._evaluated = items
+            metrics = self._evaluation()
+        self._evaluated = items  # it is in the log, whatever the hooks do
+        if metrics:
+            self._hook("on_evaluation", metrics)
 
     def _collect(self, items: Sequence[Item]) -> list[list[Sample]]:
         started = time.perf_counter()

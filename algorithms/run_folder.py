@@ -128,7 +128,8 @@ class RunFolder:
             saved = json.loads(about.read_text(encoding="utf-8"))
         except ValueError as error:
             raise RunFolderError(
-                f"{about} is damaged ({error}); name another folder for a new run."
+                f"{about} is damaged ({error}); name another folder for a new run, and set resume "
+                "to a checkpoint in this one to go on with it there."
             ) from error
         if saved.get("trained") != self.description.get("trained"):
             compare(saved, self.description, about.parent)

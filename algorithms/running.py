@@ -21,12 +21,13 @@ def checked_callbacks(callbacks: Sequence[Callback[Any]]) -> list[Callback[Any]]
 
 
 def checked_logdir(logdir: str | Path | None) -> Path | None:
-    """The folder as a path; a ValueError when it is a file."""
+    """The folder as an absolute path, so that it stays the same one when a user's code changes the
+    working directory; a ValueError when it is a file."""
     if logdir is None:
         return None
     if Path(logdir).is_file():
         raise ValueError(f"logdir ({logdir}) is a file; name a folder.")
-    return Path(logdir)
+    return Path(logdir).absolute()
 
 
 def call_hooks(

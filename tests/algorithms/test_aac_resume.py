@@ -344,6 +344,7 @@ class TestStops:
         assert_same_state(
             checkpoint(tmp_path / "undisturbed", 50), checkpoint(tmp_path / "run", 50)
         )
+        assert figures(tmp_path / "undisturbed") == figures(tmp_path / "run")
 
 
 def test_generators_of_another_device_are_left_as_they_are():

@@ -300,6 +300,13 @@ class TestWhatMayDiffer:
         assert "agent_learning_rate was 0.01 and is 0.001" in text
         assert trainer.position == 15
 
+    def test_fewer_steps_than_were_made_end_the_run(self, stopped, tmp_path):
+        (place,) = stopped.iterdir()
+        trainer = make("maac", resume=str(place), max_steps=2, lr_scheduler_type="cosine")
+        with pytest.warns(UserWarning, match="max_steps was None and is 2"):
+            trainer.train()
+        assert trainer.position == 4  # two items are played together
+
     def test_a_trained_model_is_no_reference(self, tmp_path):
         def begun(**changes):
             return make("maac", reference_kl_enabled=True, **changes)
@@ -379,6 +386,37 @@ class TestSaving:
         undisturbed = make("maac")
         undisturbed.train()
         assert_same(mended, undisturbed)
+
+    def test_an_evaluation_whose_hook_fails_is_not_logged_again(self, tmp_path):
+        class Late(Callback):
+            def on_evaluation(self, trainer, metrics):
+                if trainer.position == 4:
+                    raise LookupError("no such table")
+
+        settings = {"eval_interval": 4}
+        with pytest.raises(LookupError) as caught:
+            make("maac", logdir=tmp_path / "run", callbacks=[Late()], **settings).train()
+        assert any("checkpoints" in note for note in caught.value.__notes__)
+        mended = make("maac", logdir=tmp_path / "run", resume="auto", **settings)
+        mended.train()
+        undisturbed = make("maac", logdir=tmp_path / "undisturbed", **settings)
+        undisturbed.train()
+        assert_same(mended, undisturbed)
+        assert figures(tmp_path / "run") == figures(tmp_path / "undisturbed")
+
+    def test_the_working_directory_may_change(self, tmp_path, monkeypatch):
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+
+        class Moving(Callback):
+            def on_item(self, trainer, samples):
+                monkeypatch.chdir(elsewhere)
+
+        monkeypatch.chdir(tmp_path)
+        make("maac", logdir="a run", save_steps=4, callbacks=[Moving()]).train()
+        assert not list(elsewhere.iterdir())
+        assert len((tmp_path / "a run/transcripts.jsonl").read_text().splitlines()) == 40
+        assert len(list((tmp_path / "a run/checkpoints").iterdir())) == 2
 
     def test_the_best_evaluation_is_kept(self, tmp_path):
         values = iter([1.0, 5.0, 3.0, 4.0])
