@@ -1,6 +1,7 @@
 """Runs from the command line that are stopped or killed, run out of disk, and go on."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -94,7 +95,7 @@ def test_a_signal_and_the_rest_of_the_run(
     )
     assert ran.returncode == 75, ran.stderr
     assert f"{number.name}: the run stops at the next safe point" in ran.stderr
-    assert "to go on, train again with resume='auto' and logdir='run'" in ran.stderr
+    assert re.search("to go on, train again with resume='auto' and logdir='.*run'", ran.stderr)
     assert "Traceback" not in ran.stderr
     newest = CheckpointStore(place / "run" / "checkpoints", None).newest()
     assert newest is not None
@@ -173,7 +174,7 @@ class TestFullDisk:
             assert in_process(place, *WORDS, "--logdir", "disk/run") == 75
             said = (place / "said").read_text()
             assert "its state could not be saved" in said
-            assert "That will be from disk/run/checkpoints/step_000000004 on" in said
+            assert re.search("That will be from .*disk/run/checkpoints/step_000000004 on", said)
             shutil.copytree(disk / "run", place / "run")
         (place / "signals").unlink()
         assert in_process(place, *WORDS, "--logdir", "run", "--resume", "auto") == 0
