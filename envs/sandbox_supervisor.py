@@ -32,7 +32,7 @@ def supervise() -> None:
     Then it ends all that has come from the child: orphans are handed to it, as the nearest
     "subreaper". Only Linux has that.
     """
-    linux = sys.platform == "linux"
+    linux, starter = sys.platform == "linux", os.getppid()
     if linux:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -51,6 +51,10 @@ def supervise() -> None:
     os.kill(child, signal.SIGKILL) if code is None else None
     while end_children():
         continue
+    if os.getppid() != starter:  # who would have removed this folder
+        import shutil
+
+        shutil.rmtree(os.getcwd(), ignore_errors=True)
     os._exit(128 + signal.SIGKILL if code is None else code)
 
 
