@@ -63,8 +63,11 @@ def our_threads() -> set[threading.Thread]:
 
 
 def running_children() -> set[int]:
-    here = Path(f"/proc/{os.getpid()}/task")
-    return {int(pid) for task in here.iterdir() for pid in (task / "children").read_text().split()}
+    found: set[int] = set()
+    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found |= set(map(int, (task / "children").read_text().split()))
+    return found
 
 
 def is_alive(pid: int) -> bool:
