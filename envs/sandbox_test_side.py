@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import os
 import sys
+from _thread import allocate_lock
 
 from marlogue.envs.sandbox_code_side import describe, flush, status_of, where
 from marlogue.envs.sandbox_codec import BrokenError, NotPlainError, decode, encode, receive, send
@@ -38,6 +39,7 @@ class Session:
         self.requests, self.answers = requests, answers
         self.fault: Fault | None = None
         self.calls = 0
+        self._lock = allocate_lock()
 
     def fail(self, status: str, message: str) -> Fault:
         """Remember what went wrong first."""
@@ -63,7 +65,11 @@ class Session:
         raise self.fail("violation", "the code broke the protocol: no list of functions")
 
     def ask(self, *question: Any) -> tuple[Any, ...]:
-        """Send a call and wait for its answer."""
+        """Send a call and wait for its answer; tests may do so in several threads."""
+        with self._lock:
+            return self._ask(question)
+
+    def _ask(self, question: tuple[Any, ...]) -> tuple[Any, ...]:
         if self.fault is not None:
             raise self.fault
         nonce = os.urandom(16)  # an answer that was written beforehand does not have it

