@@ -67,6 +67,9 @@ class TestModels:
         (folder / "value_head.safetensors").touch()
         with pytest.raises(ValueError, match="It is a pickle"):
             load(folder)
+        (folder / "other_model.safetensors").touch()
+        with pytest.raises(ValueError, match="no model could be loaded"):
+            load(folder)
         assert not marker.exists()
 
     @pytest.mark.parametrize("load", LOADERS)

@@ -1,5 +1,6 @@
 """Code in completions: what is found, kept and refused; tests that count."""
 
+import sys
 import threading
 import warnings
 
@@ -129,6 +130,8 @@ class TestFinding:
             warnings.simplefilter("error")
             assert code_part("def aux(x):\n    return '\\d'", "aux").code
         filters = list(warnings.filters)
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
         texts = [f"def aux(x):\n    return '\\d{i}'" for i in range(200)]
         threads = [
             threading.Thread(target=lambda: [code_part(text, "aux") for text in texts])
@@ -138,6 +141,7 @@ class TestFinding:
             thread.start()
         for thread in threads:
             thread.join()
+        sys.setswitchinterval(interval)
         assert list(warnings.filters) == filters
 
 
