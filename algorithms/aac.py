@@ -12,13 +12,20 @@ from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 from tqdm.auto import tqdm
 
 from marlogue.agents.teams import TeamSpec
-from marlogue.algorithms.aac_acting import ActingTeam, Explorer
+from marlogue.algorithms.aac_acting import Explorer
 from marlogue.algorithms.aac_bad_batches import AACBadBatches
 from marlogue.algorithms.aac_config import AACConfig, plain
-from marlogue.algorithms.aac_diagnostics import episode_figures, floats, schedule_figures
+from marlogue.algorithms.aac_diagnostics import episode_figures
 from marlogue.algorithms.aac_evaluation import evaluated
 from marlogue.algorithms.aac_memory import Memory, Statistics
 from marlogue.algorithms.aac_networks import AACNetworks, check_attention
+from marlogue.algorithms.aac_parts import (
+    chosen_device,
+    latest_figures,
+    make_players,
+    make_vector,
+    team_of,
+)
 from marlogue.algorithms.aac_pictures import left_in
 from marlogue.algorithms.aac_play import Play, SavedPlay
 from marlogue.algorithms.aac_saving import load_networks, save_networks
@@ -36,11 +43,11 @@ from marlogue.algorithms.random_state import random_state, set_random_state
 from marlogue.algorithms.replay_data import Array
 from marlogue.algorithms.reporter import Reporter
 from marlogue.algorithms.running import checked_callbacks, checked_logdir
-from marlogue.algorithms.streams import ACT, DRAW, NETWORKS, REPLAY, derived_seed
+from marlogue.algorithms.streams import DRAW, NETWORKS, REPLAY, derived_seed
 from marlogue.algorithms.team_backends import check_backend
 from marlogue.algorithms.team_checks import check_whole
 from marlogue.algorithms.team_guidance import Guidance
-from marlogue.algorithms.team_vector import TeamVector, make_team_vector
+from marlogue.algorithms.team_vector import TeamVector
 from marlogue.algorithms.team_views import VectorStep
 from marlogue.envs.copies import copier
 
@@ -112,16 +119,16 @@ class AACTrainer(KeptTrainer):
         self.stages = make_stages(curriculum)
         self.steps = 0
         self._schedule = make_schedule(args.lr_scheduler_type, args.warmup_steps, args.total_steps)
-        teams = [self._team_of(self.env, stage.env_kwargs) for stage in self.stages]
+        teams = [team_of(self, self.env, stage.env_kwargs) for stage in self.stages]
         if eval_env is not None:
-            teams.append(self._team_of(eval_env, {}))
+            teams.append(team_of(self, eval_env, {}))
         self.team: TeamSpec = teams[0]
         self.stage_teams = teams[: len(self.stages)]
         self.networks = AACNetworks.build(
             args,
             self.team,
             max_agents=max(len({*self.team.agents, *team.agents}) for team in teams),
-            device=_device(args.device),
+            device=chosen_device(args.device),
             generator=torch.Generator().manual_seed(derived_seed(args.seed, NETWORKS)),
         )
         self.statistics = Statistics(args, self.team)
@@ -218,7 +225,7 @@ class AACTrainer(KeptTrainer):
         resumed = self.resumed
         if resumed is not None and (number < resumed.stage or self.steps >= until):
             return  # the stage was over when the state was saved
-        with self._vector(stage) as vector:
+        with make_vector(self, stage) as vector:
             with self.keeper.half_done():
                 play = self._enter(number, vector)
             while self.steps < until:
@@ -271,7 +278,7 @@ class AACTrainer(KeptTrainer):
         seconds = max(time.perf_counter() - started, 1e-9)
         count = due * args.updates_per_train
         self.reporter.step({"time/updates_per_second": count / seconds})
-        self.reporter.latest(self._schedule_figures(weight))
+        self.reporter.latest(latest_figures(self, weight))
 
     # -- evaluation -------------------------------------------------------------------------
 
@@ -336,19 +343,6 @@ class AACTrainer(KeptTrainer):
 
     # -- parts ------------------------------------------------------------------------------
 
-    def _vector(self, stage: Stage) -> TeamVector:
-        args = self.args
-        return make_team_vector(
-            self.env,
-            num_envs=args.num_envs,
-            backend=args.env_backend,
-            num_workers=args.num_workers,
-            seed=args.seed,
-            guidance=self.guidance,
-            env_kwargs=stage.env_kwargs,
-            max_restarts=args.max_restarts - self.restarts,
-        )
-
     def _enter(self, number: int, vector: TeamVector) -> Play:
         """Begin a stage, or go on with the one that was saved."""
         resumed = self.resumed
@@ -356,7 +350,7 @@ class AACTrainer(KeptTrainer):
         if not going_on:
             self.use_team(vector.team)
             self._give_up()  # what the last stage's environments were playing
-        play = Play(number, vector, self._players(vector))
+        play = Play(number, vector, make_players(self, vector))
         if resumed is not None and going_on:
             random = random_state()  # which environments may draw from
             self._give_up(play.resume(resumed))
@@ -386,18 +380,6 @@ class AACTrainer(KeptTrainer):
         self.memory.cut(envs)
         self.statistics.forget(envs)
 
-    def _players(self, vector: TeamVector) -> ActingTeam:
-        seed = derived_seed(self.args.seed, ACT, self.steps)
-        return ActingTeam(
-            self.networks.actors, vector.num_envs, self.learner.prepare.observations, seed
-        )
-
-    def _team_of(self, env: EnvOrFactory, env_kwargs: Mapping[str, Any]) -> TeamSpec:
-        # With the guidance, so that an environment to train in without any is refused now.
-        guidance = self.guidance if env is self.env else None
-        with make_team_vector(env, guidance=guidance, env_kwargs=env_kwargs) as vector:
-            return vector.team
-
     def _evaluate_if_due(self) -> None:
         """Evaluate when the latest steps reached a multiple of the interval; 0 is one."""
         interval = self.args.eval_interval
@@ -420,30 +402,6 @@ class AACTrainer(KeptTrainer):
         for end in step.episodes:
             self.reporter.step(episode_figures(end.returns, end.length, self.team.agents))
             self._hook("on_episode", end)
-
-    def _schedule_figures(self, weight: float) -> dict[str, float]:
-        assert self.memory is not None
-        args, learner = self.args, self.learner
-        discrete = self.team.discrete
-        changing = schedule_figures(
-            temperature=self.networks.temperature,
-            epsilon=as_anneal(args.epsilon)(self.progress) if discrete else None,
-            noise=None if discrete else as_anneal(args.noise)(self.progress),
-            importance_exponent=(
-                as_anneal(args.priority_beta)(self.progress)
-                if args.replay == "prioritized"
-                else None
-            ),
-            guidance_weight=weight if self.guidance is not None else None,
-        )
-        return {
-            **floats(changing),
-            **self.memory.figures(),
-            **learner.skipped.figures(),
-            "replay/steps": float(len(self.memory)),
-            "train/agent_learning_rate": learner.actor_steps.learning_rate,
-            "train/critic_learning_rate": learner.critic_steps.learning_rate,
-        }
 
     # -- saving -----------------------------------------------------------------------------
 
@@ -505,9 +463,3 @@ class AACTrainer(KeptTrainer):
         load_networks(
             Path(output_dir), self.args, self.networks, statistics.observations, statistics.rewards
         )
-
-
-def _device(name: str | None) -> torch.device:
-    if name is not None:
-        return torch.device(name)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
