@@ -40,7 +40,7 @@ class UpdateFigures:
     """Of all samples of an update. Figures that are not known are NaN.
 
     Attributes:
-        groups: by agent and turn.
+        groups: by agent and turn, an agent's turns in order.
         entropy: mean of -log p over the generated tokens.
         cut: share of completions that ``max_new_tokens`` cut.
         size: completions.
@@ -71,7 +71,7 @@ def figures_of(learnt: Sequence[Sample]) -> UpdateFigures:
     furthest = max(kl, key=lambda agent: kl[agent]) if kl else ""
     judged = [sample for sample in learnt if not math.isnan(sample.reference_kl)]
     return UpdateFigures(
-        groups=[_group(group) for group in groups.values()],
+        groups=[_group(groups[key]) for key in sorted(groups)],
         entropy=-_per_token(scored, [sample.log_prob for sample in scored]),
         cut=sum(sample.action.truncated for sample in learnt) / max(len(learnt), 1),
         size=len(learnt),

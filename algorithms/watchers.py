@@ -133,7 +133,9 @@ class EntropyCollapse(Watcher):
             return None
         if math.isnan(self.seen_first):
             self.seen_first = update.entropy
-        solved = all(returns.near_best(group) for group in update.groups)
+        # Of each agent's first turn: later ones may hold only the episodes that go wrong.
+        firsts = {group.place.rpartition("/")[0]: group for group in reversed(update.groups)}
+        solved = all(returns.near_best(group) for group in firsts.values())
         low = update.entropy < ENTROPY_SHARE * self.seen_first and not solved
         self.seen_low = self.seen_low + 1 if low else 0
         if self.seen_low < ENTROPY_UPDATES:

@@ -163,6 +163,14 @@ class TestEntropy:
         assert self.run(0.11, 0.5) == []  # 5.5%
         assert self.run(0.01, 1.0) == []  # solved
 
+    @pytest.mark.parametrize(("first_turn", "words"), [(1.0, 0), (0.5, 1)])
+    def test_a_task_is_solved_by_its_first_turn(self, first_turn: float, words: int) -> None:
+        """Later turns are of the few episodes that did not end well before."""
+        begun = [sample(turn=t, log_prob=-4.0, return_=r) for t in (0, 1) for r in (0.0, 1.0)]
+        then = [sample(turn=1, log_prob=-0.02, return_=0.0)]
+        then += [sample(turn=0, log_prob=-0.02, return_=first_turn)] * 3
+        assert len(said([begun] + [then] * 10, watching())) == words
+
 
 class TestCut:
     def update(self, cut: bool = True, size: int = 8) -> list[Sample]:
