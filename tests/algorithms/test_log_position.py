@@ -35,6 +35,8 @@ def sample_of(item: int) -> Sample:
         joint=joint,
         action=action,
         reward=float(item),
+        value=item / 3,
+        target=item / 7,
     )
 
 
@@ -50,7 +52,9 @@ def reporter_of(folder, logging_steps=3):
 def tell(reporter, items):
     """One item each: one step of the x-axis; a figure that comes late, and evaluations."""
     for item in items:
-        reporter.collected([sample_of(item)])
+        sample = sample_of(item)
+        reporter.collected([sample])
+        reporter.learnt([sample])
         reporter.step({"loss": item / 4, **({"late": 1.0} if item > 6 else {})}, "team")
         reporter.latest({"train/rate": float(item)})
         if item % 5 == 4:
