@@ -225,9 +225,10 @@ class AACTrainer(KeptTrainer):
         resumed = self.resumed
         if resumed is not None and (number < resumed.stage or self.steps >= until):
             return  # the stage was over when the state was saved
+        random = random_state()  # which environments may draw from, also while they are made
         with make_vector(self, stage) as vector:
             with self.keeper.half_done():
-                play = self._enter(number, vector)
+                play = self._enter(number, vector, random)
             while self.steps < until:
                 self._evaluate_if_due()
                 before = self.steps
@@ -343,8 +344,8 @@ class AACTrainer(KeptTrainer):
 
     # -- parts ------------------------------------------------------------------------------
 
-    def _enter(self, number: int, vector: TeamVector) -> Play:
-        """Begin a stage, or go on with the one that was saved."""
+    def _enter(self, number: int, vector: TeamVector, random: Mapping[str, Any]) -> Play:
+        """Begin a stage, or go on with the one that was saved, and with its random numbers."""
         resumed = self.resumed
         going_on = resumed is not None and resumed.stage == number
         if not going_on:
@@ -352,7 +353,6 @@ class AACTrainer(KeptTrainer):
             self._give_up()  # what the last stage's environments were playing
         play = Play(number, vector, make_players(self, vector))
         if resumed is not None and going_on:
-            random = random_state()  # which environments may draw from
             self._give_up(play.resume(resumed))
             set_random_state(random)
         else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -205,6 +206,17 @@ def test_a_run_that_is_prolonged(tmp_path):
     assert figures(tmp_path / "planned") == figures(tmp_path / "short")
     again = resumed(tmp_path / "short", tmp_path / "short", env, changes)
     assert (again.steps, again.updates) == (50, longer.updates)  # it is over
+
+
+class DrawsWhenMade(Cues):
+    def __init__(self) -> None:
+        super().__init__()
+        random.random()
+
+
+def test_environments_that_draw_while_they_are_made_change_no_random_numbers(tmp_path):
+    """Users' callbacks draw from the same generators."""
+    check(tmp_path, DrawsWhenMade, {}, at=[22])
 
 
 class Unseeded(Cues):
