@@ -12,7 +12,7 @@ from marlogue.algorithms.aac_losses import ACTOR_GRADIENTS
 from marlogue.algorithms.annealing import Anneal, AnnealLike, annealed
 from marlogue.algorithms.config import SCHEDULES
 from marlogue.algorithms.guidance import GUIDANCE_WEIGHT
-from marlogue.algorithms.keeping import KeepingConfig
+from marlogue.algorithms.keeping_config import KeepingConfig
 from marlogue.algorithms.prioritized_replay import BETA
 
 #: What an agent learns from: its own reward, or the mean or the sum of all that act.
@@ -22,7 +22,7 @@ RewardSharing = Literal["own", "mean", "sum"]
 @dataclass(kw_only=True)
 class AACConfig(KeepingConfig):
     """Configuration of :class:`marlogue.algorithms.AACTrainer`, beside
-    :class:`marlogue.algorithms.keeping.KeepingConfig`.
+    :class:`marlogue.algorithms.keeping_config.KeepingConfig`.
 
     A step is one joint action in one environment; it is the unit of ``total_steps``, of all
     intervals, of warm-ups and schedules. Fields that change over a training (an ``Anneal``) can be

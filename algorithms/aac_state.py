@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from marlogue.algorithms import aac_saving
 from marlogue.algorithms.aac_config import plain
 from marlogue.algorithms.aac_play import SavedPlay
-from marlogue.algorithms.keeping import settings_of
+from marlogue.algorithms.keeping_config import settings_of
 from marlogue.algorithms.run_description import description, of_model
 from marlogue.algorithms.sample_table import SampleTable
 from marlogue.envs.callbacks import callback_name
@@ -60,7 +60,7 @@ def describe(trainer: AACTrainer) -> dict[str, Any]:
             "guided": guidance is not None,
         },
         {
-            **settings_of(trainer.args, trained, args),
+            **settings_of(trained, args),
             "environment": _named(trainer.env),
             "guidance": guidance if isinstance(guidance, bool | None) else _named(guidance),
             "ends of the curriculum's stages": [stage.until for stage in trainer.stages],

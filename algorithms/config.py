@@ -10,7 +10,7 @@ from marlogue.agents import SamplingParams
 from marlogue.agents.rules import check_fields, devices, one_of, real, truth, whole
 from marlogue.algorithms.annealing import AnnealLike, annealed
 from marlogue.algorithms.guidance import GUIDANCE_WEIGHT
-from marlogue.algorithms.keeping import KeepingConfig
+from marlogue.algorithms.keeping_config import KeepingConfig
 from marlogue.algorithms.reward_config import RewardConfig
 
 #: Schedules of transformers that need nothing but time.
@@ -28,8 +28,9 @@ Devices = str | Sequence[str] | None
 
 @dataclass(kw_only=True)
 class ActorCriticConfig(KeepingConfig, RewardConfig):
-    """What MAAC and IAC have in common, beside :class:`marlogue.algorithms.keeping.KeepingConfig`
-    and :class:`marlogue.algorithms.reward_config.RewardConfig`.
+    """What MAAC and IAC have in common, beside
+    :class:`marlogue.algorithms.keeping_config.KeepingConfig` and
+    :class:`marlogue.algorithms.reward_config.RewardConfig`.
 
     The unit of ``max_steps``, ``eval_interval``, ``save_steps``, ``warmup_steps`` and the
     learning-rate schedule is one training item: a dataset row (or, with a foreign environment, a

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import load_file, save_file
 
 from marlogue.algorithms.judges import Values
-from marlogue.algorithms.keeping import settings_of
+from marlogue.algorithms.keeping_config import settings_of
 from marlogue.algorithms.open_update import OpenUpdate
 from marlogue.algorithms.optimizer import Optimizer
 from marlogue.algorithms.run_description import description, of_model, of_rows
@@ -53,7 +53,7 @@ def describe(trainer: OnPolicyTrainer) -> dict[str, Any]:
             "dataset": "an environment's own" if inner is None else of_rows(inner.task.rows),
         },
         {
-            **settings_of(trainer.args, trained, args),
+            **settings_of(trained, args),
             "model_config": trainer.model_config,
             "environment": _names(trainer),
         },
