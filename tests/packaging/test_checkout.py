@@ -146,7 +146,9 @@ def test_continuous_integration_runs_every_group() -> None:
     assert " ".join(GROUPS) in (ROOT / ".ci/run").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("extra", ["smollm2", "sandbox", "code", "expert", "mpe", "sisl", "magent2"])
+@pytest.mark.parametrize(
+    "extra", ["smollm2", "sandbox", "code", "expert", "mpe", "sisl", "magent2"]
+)
 def test_extra_dev_has_what_the_main_tests_need(extra: str) -> None:
     extras = read_setup()["options.extras_require"]
     assert set(extras[extra].split("\n")) <= set(extras["dev"].split("\n"))
