@@ -92,10 +92,18 @@ SLEEPERS = """
 """
 
 
+def is_running(pid):
+    """Whether a process is there; a zombie, that the machine's first process leaves, is none."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def wait_for_the_end_of(pids):
     """Wait until processes are gone; they have been told."""
     until = time.monotonic() + 60
-    while left := [pid for pid in pids if psutil.pid_exists(pid)]:
+    while left := [pid for pid in pids if is_running(pid)]:
         assert time.monotonic() < until, left
         time.sleep(0.05)
 
