@@ -179,6 +179,7 @@ KNOWN = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # 1,700 short-lived processes, on a machine that may be busy
 def test_all_rows_of_human_eval() -> None:
     """Known-good and known-bad programs of all 164 rows get the reward that they must."""
     reward = code_pair_v0.PairReward()
