@@ -90,8 +90,8 @@ def main():
             num_turns=TURNS,  # no episode is longer
             max_steps=options.max_steps,
             rollout_buffer_size=96,
-            agent_learning_rate=3e-3,
-            critic_learning_rate=3e-3,
+            agent_learning_rate=1e-3,
+            critic_learning_rate=1e-3,
             discount=0.9,  # sooner is better
             max_new_tokens=1,
             eval_interval=0,
