@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from marlogue.algorithms.checkpoints import CheckpointStore, check_folder, read_about, write_folder
 from marlogue.algorithms.interruption import Interruption, RunInterrupted, StopRequested
 from marlogue.algorithms.keeping_config import AUTO, KeepingConfig
+from marlogue.algorithms.not_finite import BadWeightsError
 from marlogue.algorithms.run_description import ResumeError, compare
 from marlogue.algorithms.run_folder import RunFolder
 
@@ -227,7 +228,12 @@ class Keeper:
         try:
             if self.store is None:
                 return
-            if self._whole and (self.trainer.position or self.trainer.updates):
+            if isinstance(error, BadWeightsError):  # nor can a run that is resumed do anything
+                error.add_note(
+                    "no checkpoint is made of these weights; go on from one of before: set resume "
+                    f"to its folder in {self.store.folder}"
+                )
+            elif self._whole and (self.trainer.position or self.trainer.updates):
                 error.add_note(
                     f"the state of the training before this is in {self.save()}; when the cause is "
                     "mended, go on with resume='auto' and the same logdir"

@@ -33,6 +33,10 @@ class NotFinite(FloatingPointError):  # noqa: N818 (it is what a number is)
         self.samples = list(samples)
 
 
+class BadWeightsError(FloatingPointError):
+    """A model's weights have become such that nothing can be sampled from it any more."""
+
+
 def require_finite(number: str, values: Sequence[float], samples: Sequence[Sample] = ()) -> None:
     """See that all values are finite.
 
@@ -70,10 +74,15 @@ def bad_weights(name: str, module: nn.Module) -> list[str]:
 
 @contextmanager
 def weights_named(agent: str, model: nn.Module) -> Iterator[None]:
-    """Add to an error about numbers whose model it was, and which of its weights are the cause."""
+    """Say of an error about numbers whose model it was, and which of its weights are the cause.
+
+    Raises:
+        BadWeightsError: in the place of the error.
+    """
     try:
         yield
     except FloatingPointError as error:
         found = bad_weights(agent, model)[:_NAMED]
-        error.add_note("\n".join(found or [f"{agent}: all weights are finite: they have grown"]))
-        raise
+        raised = BadWeightsError(str(error))
+        raised.add_note("\n".join(found or [f"{agent}: all weights are finite: they have grown"]))
+        raise raised from error

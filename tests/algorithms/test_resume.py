@@ -404,6 +404,22 @@ class TestSaving:
         assert_same(mended, undisturbed)
         assert figures(tmp_path / "run") == figures(tmp_path / "undisturbed")
 
+    def test_weights_that_are_not_finite_are_no_checkpoint(self, tmp_path):
+        class Broken(Callback):
+            def on_update(self, trainer):
+                if trainer.updates == 2:
+                    trainer.agents[1].model.transformer.wte.weight.data.fill_(float("nan"))
+
+        with pytest.raises(FloatingPointError, match="nothing can be sampled") as caught:
+            make(
+                "maac", logdir=tmp_path, save_steps=1, callbacks=[Broken()], save_total_limit=9
+            ).train()
+        notes = " ".join(caught.value.__notes__)
+        assert "not finite" in notes
+        assert f"set resume to its folder in {tmp_path}" in notes
+        saved = sorted(place.name for place in (tmp_path / "checkpoints").iterdir())
+        make("maac", logdir=tmp_path, resume=str(tmp_path / "checkpoints" / saved[-2])).train()
+
     def test_the_working_directory_may_change(self, tmp_path, monkeypatch):
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
