@@ -182,8 +182,12 @@ class OnPolicyTrainer(KeptTrainer):
 
         Raises:
             Whatever a callback, the reward function or the transition raises, with a note of
-            where it happened. Figures and transcripts so far are on disk by then, and so are the
-            models, in ``logdir/interrupted``, when something had been learnt.
+            where it happened. Figures and transcripts so far are on disk by then, and so is what
+            had been learnt: in a checkpoint, or in ``logdir/interrupted`` (the message says where).
+            RunInterrupted: after a signal.
+            RunFolderError, ResumeError, CheckpointError: when the folder or the checkpoint is that
+            of another training, or damaged.
+            RuntimeError: when it has been trained already.
         """
         if self.items.taken:
             raise RuntimeError(

@@ -1,9 +1,8 @@
-"""What every trainer does around its loop: check where it writes, call hooks, save what it has."""
+"""What every trainer does around its loop: check where it writes, and call hooks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +36,3 @@ def call_hooks(
     for callback in callbacks:
         with noted(f"calling {type(callback).__name__}.{name}"):
             getattr(callback, name)(trainer, *arguments)
-
-
-@contextmanager
-def saved_on_failure(
-    logdir: Path | None, save: Callable[[Path], None], updates: Callable[[], int]
-) -> Iterator[None]:
-    """What was learnt before an error is not lost with it: it goes to ``logdir/interrupted``."""
-    try:
-        yield
-    except BaseException as error:
-        if logdir is not None and updates():
-            folder = logdir / "interrupted"
-            save(folder)
-            error.add_note(f"the models as of update {updates()} are in {folder}")
-        raise
