@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -279,7 +279,7 @@ def main() -> None:
         f"processor time: {summary.seconds:.0f} s\nin {folder}"
     )
     if options.json is not None:
-        options.json.write_text(json.dumps(asdict(summary), indent=2), encoding="utf-8")
+        options.json.write_text(json.dumps(vars(summary), indent=2), encoding="utf-8")
 
 
 if __name__ == "__main__":
