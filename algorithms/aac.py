@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
+from torch import nn
 from tqdm.auto import tqdm
 
 from marlogue.agents.teams import TeamSpec
@@ -428,6 +429,10 @@ class AACTrainer(KeptTrainer):
     def users_objects(self) -> list[Any]:
         """What is the user's own, and may have a state that is kept with that of the training."""
         return [*self.callbacks, self.guidance]
+
+    def trained_modules(self) -> Mapping[str, nn.Module]:
+        """Actors, critics, and their slow copies."""
+        return self.networks.modules()
 
     def describe(self) -> dict[str, Any]:
         """What is trained; see :func:`marlogue.algorithms.run_description.description`."""

@@ -15,10 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from torch import nn
+
 from marlogue.algorithms.checkpoints import CheckpointStore, check_folder, read_about, write_folder
 from marlogue.algorithms.interruption import Interruption, RunInterrupted, StopRequested
 from marlogue.algorithms.keeping_config import AUTO, KeepingConfig
-from marlogue.algorithms.not_finite import BadWeightsError
+from marlogue.algorithms.not_finite import BadWeightsError, bad_weights
 from marlogue.algorithms.run_description import ResumeError, compare
 from marlogue.algorithms.run_folder import RunFolder
 
@@ -39,6 +41,9 @@ class Kept(Protocol):
     @property
     def updates(self) -> int:
         """Updates so far."""
+
+    def trained_modules(self) -> Mapping[str, nn.Module]:
+        """What is trained, by name."""
 
     def describe(self) -> dict[str, Any]:
         """See :func:`marlogue.algorithms.run_description.description`."""
@@ -161,7 +166,7 @@ class Keeper:
         self._due_from = position
         try:
             self.save()
-        except OSError as error:
+        except (OSError, BadWeightsError) as error:
             warnings.warn(
                 f"no checkpoint could be saved after {position} ({_told(error)}). Training goes "
                 "on; earlier checkpoints are intact.",
@@ -173,8 +178,15 @@ class Keeper:
 
         Raises:
             OSError: when it cannot be written.
+            BadWeightsError: when weights are not finite: it would take the place of a good one.
         """
         assert self.store is not None
+        for name, module in self.trainer.trained_modules().items():
+            if found := bad_weights(name, module):
+                raise BadWeightsError(
+                    f"{found[0]}: no checkpoint is made of these weights; go on from one of before "
+                    f"(resume='auto', or the folder of an earlier one in {self.store.folder})"
+                )
         about = {"description": self._description, "best": self.best}
         place = self.store.save(self.trainer.env_step, self.trainer.save_state, about)
         self._saved = True
@@ -208,13 +220,13 @@ class Keeper:
         """Save; where the run goes on from.
 
         Raises:
-            OSError: when there is nothing to go on from.
+            OSError, BadWeightsError: when there is nothing to go on from.
         """
         assert self.store is not None
         again = f"to go on, train again with resume='auto' and logdir='{self.trainer.logdir}'."
         try:
             return f"and its state is in {self.save()}; {again}"
-        except OSError as error:
+        except (OSError, BadWeightsError) as error:
             earlier = self.store.newest()
             if earlier is None:
                 raise
@@ -228,12 +240,7 @@ class Keeper:
         try:
             if self.store is None:
                 return
-            if isinstance(error, BadWeightsError):  # nor can a run that is resumed do anything
-                error.add_note(
-                    "no checkpoint is made of these weights; go on from one of before: set resume "
-                    f"to its folder in {self.store.folder}"
-                )
-            elif self._whole and (self.trainer.position or self.trainer.updates):
+            if self._whole and (self.trainer.position or self.trainer.updates):
                 error.add_note(
                     f"the state of the training before this is in {self.save()}; when the cause is "
                     "mended, go on with resume='auto' and the same logdir"
@@ -265,5 +272,5 @@ class Keeper:
         return found
 
 
-def _told(error: OSError) -> str:
+def _told(error: Exception) -> str:
     return " ".join([str(error), *getattr(error, "__notes__", [])])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from marlogue.algorithms.callbacks import Callback
 from marlogue.algorithms.keeping import Keeper
@@ -40,6 +42,10 @@ class KeptTrainer(ABC):
         """``value`` (the team's mean return) and ``step`` (on the log's x-axis) of the run's best
         evaluation; empty before the first."""
         return dict(self.keeper.best)
+
+    @abstractmethod
+    def trained_modules(self) -> Mapping[str, nn.Module]:
+        """What is trained, by name."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:

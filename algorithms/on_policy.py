@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from tqdm.auto import tqdm
 
 from marlogue.agents import Critic, LLMPolicy, update_mode
@@ -55,7 +56,7 @@ from marlogue.algorithms.reference_store import ReferenceStore
 from marlogue.algorithms.reporter import Reporter
 from marlogue.algorithms.running import checked_callbacks, checked_logdir
 from marlogue.algorithms.sample import Sample
-from marlogue.algorithms.saving import load_weights, save_team
+from marlogue.algorithms.saving import load_weights, modules_of, save_team
 from marlogue.algorithms.streams import SHUFFLE
 from marlogue.algorithms.team_guidance import Guidance
 from marlogue.algorithms.watch import Watch
@@ -422,6 +423,16 @@ class OnPolicyTrainer(KeptTrainer):
     def position(self) -> int:
         """Items that are done."""
         return int(self.items_done["taken"])
+
+    def trained_modules(self) -> Mapping[str, nn.Module]:
+        """Models of agents and critics, with their heads."""
+        parts: dict[str, LLMPolicy | Critic] = {f"agent_{k}": a for k, a in enumerate(self.agents)}
+        parts |= {f"critic_{k}": critic for k, critic in enumerate(self.critics)}
+        return {
+            f"{name}, {what}": module
+            for name, part in parts.items()
+            for what, module in modules_of(part).items()
+        }
 
     def describe(self) -> dict[str, Any]:
         """What is trained; see :mod:`marlogue.algorithms.on_policy_state`."""

@@ -90,7 +90,7 @@ def load_weights(policies: Sequence[LLMPolicy], critics: Sequence[Critic], folde
     places += [folder / f"critic_{index}" for index in range(len(unique))]
     saved_states = [_read_states(part, place) for part, place in zip(parts, places, strict=True)]
     for part, states in zip(parts, saved_states, strict=True):
-        for name, module in {"model": part.model, **_beside(part)}.items():
+        for name, module in modules_of(part).items():
             module.load_state_dict(states[name])
 
 
@@ -174,6 +174,11 @@ def _about_critic(critic: Critic) -> dict[str, Any]:
     }
 
 
+def modules_of(part: LLMPolicy | Critic) -> dict[str, nn.Module]:
+    """A model and what is saved beside it, by name."""
+    return {"model": part.model, **_beside(part)}
+
+
 def _beside(part: LLMPolicy | Critic) -> dict[str, nn.Module]:
     """What is saved beside a model, by the stem of its file."""
     modules: dict[str, nn.Module] = {}
@@ -230,8 +235,7 @@ def _read_states(part: LLMPolicy | Critic, place: Path) -> dict[str, State]:
     }
     for stem in (_HEAD, _ATTENTION):
         states[stem] = _load(_file(place, stem)) if _file(place, stem).exists() else {}
-    own = {"model": part.model.state_dict()}
-    own |= {stem: module.state_dict() for stem, module in _beside(part).items()}
+    own = {name: module.state_dict() for name, module in modules_of(part).items()}
     for what, saved in states.items():
         here = own.get(what, {})
         unlike = [name for name in {*saved, *here} if _shape(saved, name) != _shape(here, name)]

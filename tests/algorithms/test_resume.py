@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from functools import partial
 from typing import Any
@@ -416,9 +417,8 @@ class TestSaving:
             ).train()
         notes = " ".join(caught.value.__notes__)
         assert "not finite" in notes
-        assert f"set resume to its folder in {tmp_path}" in notes
-        saved = sorted(place.name for place in (tmp_path / "checkpoints").iterdir())
-        make("maac", logdir=tmp_path, resume=str(tmp_path / "checkpoints" / saved[-2])).train()
+        assert f"an earlier one in {tmp_path}" in notes
+        make("maac", logdir=tmp_path, resume="auto").train()
 
     def test_the_working_directory_may_change(self, tmp_path, monkeypatch):
         elsewhere = tmp_path / "elsewhere"
@@ -465,6 +465,24 @@ class TestSaving:
         other = make("maac")
         other.load_model(tmp_path / "best")
         assert torch.equal(other.agents[0].model.transformer.wte.weight, remember.weights[1])
+
+    def test_weights_that_are_not_finite_take_no_good_checkpoint_s_place(self, tmp_path):
+        class Spoil(Callback):
+            def on_update(self, trainer):
+                if trainer.updates == 2:
+                    next(trainer.critics[0].value_head.parameters()).data.fill_(math.nan)
+
+        def spoilt(**changes):
+            keeping = {"save_steps": 1, "save_total_limit": 1, "max_steps": 6}
+            return make("maac", logdir=tmp_path, **keeping, **changes)
+
+        with pytest.warns(UserWarning, match="critic_0, value_head: .* not finite"):
+            spoilt(callbacks=[Spoil()], max_bad_steps=100).train()
+        again = spoilt(resume="auto")
+        again.train()
+        undisturbed = make("maac", max_steps=6)
+        undisturbed.train()
+        assert_same(again, undisturbed)
 
 
 class TestAsked:
