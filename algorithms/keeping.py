@@ -149,10 +149,11 @@ class Keeper:
     @contextmanager
     def half_done(self) -> Iterator[None]:
         """Within, the state is not whole: signals wait, and nobody can resume from it."""
+        before = self._whole
         with self.interruption.deferred():
             self._whole = False
             yield
-            self._whole = True
+            self._whole = before
 
     # -- saving -----------------------------------------------------------------------------
 
@@ -178,9 +179,15 @@ class Keeper:
 
         Raises:
             OSError: when it cannot be written.
+            RuntimeError: when the state is not whole, as in a hook in the middle of an update.
             BadWeightsError: when weights are not finite: it would take the place of a good one.
         """
         assert self.store is not None
+        if not self._whole:
+            raise RuntimeError(
+                "the state of the training is not whole here; set save_steps, which saves where it "
+                "is, or call this in on_train_start or on_train_end."
+            )
         for name, module in self.trainer.trained_modules().items():
             if found := bad_weights(name, module):
                 raise BadWeightsError(
