@@ -103,7 +103,9 @@ def test_a_signal_and_the_rest_of_the_run(
     (place / "signals").unlink()
     assert in_process(place, *WORDS, "--logdir", "run", "--resume", "auto") == 0
     assert_same(undisturbed, place / "run")
-    assert "before training" not in (place / "said").read_text()
+    said = (place / "said").read_text()
+    assert "before training" not in said
+    assert re.search(rf"going on from .*{newest.name}: \d+ items are done", said)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from marlogue.algorithms import AACTrainer, Callback, OnPolicyTrainer, Sample
 from marlogue.algorithms.aac_diagnostics import MOST_NAMED
+from marlogue.algorithms.kept_trainer import KeptTrainer
 from marlogue.algorithms.team_views import EpisodeEnd
 from marlogue.cli.building import evaluates_apart
 from marlogue.cli.options import Settings
@@ -18,7 +19,7 @@ from marlogue.envs.text_env import text_env_inside
 
 _LINES = 20  # of progress, where there is no table
 
-TrainerT = TypeVar("TrainerT")
+TrainerT = TypeVar("TrainerT", bound=KeptTrainer)
 
 
 class Report(Callback[TrainerT], ABC):
@@ -31,6 +32,8 @@ class Report(Callback[TrainerT], ABC):
     """What an evaluation is summed up by."""
     follow_up: ClassVar[str]
     """The command to look at a saved team with."""
+    unit: ClassVar[str]
+    """What the trainer's position counts."""
     left: ClassVar[str]
     """What there is in the run's folder."""
 
@@ -64,8 +67,16 @@ class Report(Callback[TrainerT], ABC):
         """Take notice of what episodes gave, for the next line."""
         self._values += values
 
-    def progress(self, updates: int, unit: str, done: int, total: int | None) -> None:
+    @override
+    def on_train_start(self, trainer: TrainerT) -> None:
+        """Say where a run goes on from."""
+        place = trainer.keeper.resumed_from
+        if place is not None:
+            print(f"going on from {place}: {trainer.position} {self.unit} are done", flush=True)
+
+    def progress(self, trainer: TrainerT, updates: int, total: int | None) -> None:
         """Print a line now and then, where no table is printed."""
+        done = trainer.position
         share = done if total is None else done * _LINES // total
         if not self._quiet or share <= self._shown or not self._values:
             return
@@ -73,7 +84,7 @@ class Report(Callback[TrainerT], ABC):
         mean = sum(self._values) / len(self._values)
         of = "" if total is None else f"/{total}"
         print(
-            f"  update {updates:3d}  {unit} {done}{of}  "
+            f"  update {updates:3d}  {self.unit} {done}{of}  "
             f"{self.measure} {mean:.3f}  {time.monotonic() - self._started:.0f} s",
             flush=True,
         )
@@ -99,12 +110,12 @@ class TextReport(Report[OnPolicyTrainer]):
 
     measure = "mean reward"
     follow_up = "rollout"
+    unit = "items"
     left = "curves and transcripts"
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._rows = "evaluation rows" if evaluates_apart(settings) else "training rows"
-        self._items = 0
 
     @override
     def trained(self, trainer: OnPolicyTrainer) -> str:
@@ -122,12 +133,11 @@ class TextReport(Report[OnPolicyTrainer]):
 
     @override
     def on_item(self, trainer: OnPolicyTrainer, samples: Sequence[Sample]) -> None:
-        self._items += 1
         self.note([s.reward for s in samples if not s.abstained])
 
     @override
     def on_update(self, trainer: OnPolicyTrainer) -> None:
-        self.progress(trainer.updates, "items", self._items, trainer.items.total)
+        self.progress(trainer, trainer.updates, trainer.items.total)
 
 
 class TeamReport(Report[AACTrainer]):
@@ -135,6 +145,7 @@ class TeamReport(Report[AACTrainer]):
 
     measure = "mean return"
     follow_up = "evaluate"
+    unit = "steps"
     left = "curves"
 
     @override
@@ -160,7 +171,7 @@ class TeamReport(Report[AACTrainer]):
 
     @override
     def on_update(self, trainer: AACTrainer) -> None:
-        self.progress(trainer.updates, "steps", trainer.steps, trainer.args.total_steps)
+        self.progress(trainer, trainer.updates, trainer.args.total_steps)
 
 
 def make_report(settings: Settings) -> Report[Any]:
