@@ -11,7 +11,7 @@ from marlogue.algorithms.interruption import RunInterrupted
 from marlogue.algorithms.maac import MAACTrainer
 from marlogue.algorithms.on_policy import OnPolicyTrainer
 from marlogue.algorithms.run_description import ResumeError
-from marlogue.algorithms.run_folder import RunFolderError
+from marlogue.algorithms.run_folder import RunFolderError, fresh_folder
 from marlogue.algorithms.sample import Joint, Sample
 from marlogue.algorithms.saving import load_team
 
@@ -32,5 +32,6 @@ __all__ = [
     "RunFolderError",
     "RunInterrupted",
     "Sample",
+    "fresh_folder",
     "load_team",
 ]

@@ -34,6 +34,15 @@ def holds_run(folder: Path) -> bool:
     )
 
 
+def fresh_folder(folder: str | Path) -> Path:
+    """The folder, or with the next free number behind its name where it holds a run already."""
+    candidate, number = Path(folder), 1
+    while holds_run(candidate):
+        number += 1
+        candidate = candidate.with_name(f"{Path(folder).name}-{number}")
+    return candidate
+
+
 class RunFolder:
     """Makes a folder the place of one run; a context manager.
 
@@ -108,7 +117,7 @@ class RunFolder:
         if self.resume is None:
             raise RunFolderError(
                 f"logdir ({logdir}) holds a run already; set resume='auto' to go on with it, or "
-                "name another folder for a new one."
+                "name another folder for a new one (marlogue.algorithms.fresh_folder finds one)."
             )
         if self.resume != "auto" and not _is_inside(Path(self.resume), logdir):
             raise RunFolderError(

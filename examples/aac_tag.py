@@ -14,7 +14,7 @@ import argparse
 from mpe2 import simple_tag_v3
 
 from marlogue import AACConfig, AACTrainer
-from marlogue.algorithms import Callback
+from marlogue.algorithms import Callback, fresh_folder
 from marlogue.algorithms.attention_episode import episode_figure
 from marlogue.algorithms.attention_figures import figures_available
 from marlogue.algorithms.attention_trace import AttentionTrace, list_traces
@@ -49,7 +49,7 @@ def main():
     trainer = AACTrainer(
         env=pursuit,
         callbacks=[Progress()],
-        logdir=options.logdir,
+        logdir=fresh_folder(options.logdir),
         args=AACConfig(
             total_steps=options.total_steps,
             learning_starts=options.learning_starts,
@@ -63,7 +63,7 @@ def main():
     print(f"{', '.join(trainer.team.agents)} learn")
     trainer.train()
 
-    path = list_traces(options.logdir)[trainer.steps]
+    path = list_traces(trainer.logdir)[trainer.steps]
     trace = AttentionTrace.load(path)
     for name, weights in zip(trace.names, trace.mean_weights(), strict=True):
         most = max(range(len(weights)), key=weights.__getitem__)

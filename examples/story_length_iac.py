@@ -11,6 +11,7 @@ the same run without Python.
 import argparse
 
 from marlogue import IACConfig, IACTrainer
+from marlogue.algorithms import fresh_folder
 from marlogue.envs import story_length_v0
 
 
@@ -30,7 +31,7 @@ def main():
         model_config={"chat_template": True},
         env=story_length_v0.parallel_env(dataset=topics[:24]),
         eval_env=story_length_v0.parallel_env(dataset=topics[24:]),
-        logdir=options.logdir,
+        logdir=fresh_folder(options.logdir),
         args=IACConfig(
             use_separate_critic=options.separate,
             num_generations=4,

@@ -10,6 +10,7 @@ About five minutes on two CPU cores; `story_length_maac.yaml` is the same run wi
 import argparse
 
 from marlogue import MAACConfig, MAACTrainer
+from marlogue.algorithms import fresh_folder
 from marlogue.envs import story_length_v0
 
 
@@ -54,7 +55,7 @@ def main():
         reward_func=reward,
         formatters=[short_prompt, long_prompt],
         metrics_callback=show,
-        logdir=options.logdir,
+        logdir=fresh_folder(options.logdir),
         args=MAACConfig(
             num_agents=2,
             num_generations=4,

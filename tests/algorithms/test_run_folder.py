@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from marlogue.algorithms.run_description import ResumeError
-from marlogue.algorithms.run_folder import RunFolder, RunFolderError, holds_run
+from marlogue.algorithms.run_folder import RunFolder, RunFolderError, fresh_folder, holds_run
 from tests.support.faults import Faults, as_nobody, disk_full, in_child, kill, small_disk
 
 ABOUT = {"trained": {"agents": ["a", "b"]}, "settings": {"lr": 1.0}, "versions": {}}
@@ -83,6 +83,14 @@ class TestWhoseItIs:
         (tmp_path / "run.json").write_text("{")
         with pytest.raises(RunFolderError, match="is damaged"):
             enter(tmp_path, resume="auto")
+
+
+def test_a_fresh_folder_is_one_without_a_run(tmp_path):
+    assert fresh_folder(str(tmp_path / "run")) == tmp_path / "run"
+    for expected in ("run", "run-2", "run-3"):
+        folder = fresh_folder(tmp_path / "run")
+        assert folder.name == expected
+        enter(folder)
 
 
 class TestOneProcess:

@@ -15,7 +15,7 @@ from marlogue.algorithms import Callback
 from marlogue.algorithms.attention_trace import list_traces
 from marlogue.algorithms.checkpoints import CheckpointError
 from marlogue.algorithms.run_description import ResumeError
-from marlogue.algorithms.run_folder import RunFolderError, holds_run, refuse_links
+from marlogue.algorithms.run_folder import RunFolderError, fresh_folder, refuse_links
 from marlogue.cli.building import make_trainer
 from marlogue.cli.errors import UsageError, as_usage_errors, describe
 from marlogue.cli.known import remember
@@ -63,15 +63,6 @@ def train(words: Sequence[str]) -> None:
         if list_traces(logdir):
             print(f"who attends to whom: {command('marlogue')} attention {quoted}")
         print(f"{report.left}: {command('tensorboard')} --logdir {quoted}")
-
-
-def fresh_folder(folder: Path) -> Path:
-    """The folder, or with a number behind it where it holds a run already."""
-    candidate, number = folder, 1
-    while holds_run(candidate):
-        number += 1
-        candidate = folder.with_name(f"{folder.name}-{number}")
-    return candidate
 
 
 def command(program: str) -> str:
