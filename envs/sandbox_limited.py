@@ -88,7 +88,7 @@ class Limited:
 
     def start(self, pass_fds: Sequence[int]) -> LimitedProcess:
         """Start the interpreter in an empty folder."""
-        folder = Path(tempfile.mkdtemp(prefix="marlogue-sandbox-"))
+        folder = Path(tempfile.mkdtemp(prefix=f"marlogue-sandbox-{os.getpid()}-"))
         try:
             popen = subprocess.Popen(
                 [str(interpreter()), *OPTIONS, "-c", START],

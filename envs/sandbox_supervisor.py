@@ -51,7 +51,9 @@ def supervise() -> None:
     os.kill(child, signal.SIGKILL) if code is None else None
     while end_children():
         continue
-    if os.getppid() != starter:  # who would have removed this folder
+    # The starter, who would have removed this folder, is gone or going: the signal comes when the
+    # thread that started us ends, and others of a killed process may last a moment longer.
+    if code is None or os.getppid() != starter:
         import shutil
 
         shutil.rmtree(os.getcwd(), ignore_errors=True)

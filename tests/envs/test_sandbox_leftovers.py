@@ -14,7 +14,13 @@ from marlogue.envs import sandbox as sandboxes
 from marlogue.envs.sandbox import SandboxUnavailable, Snippet
 from marlogue.envs.sandbox_process import how_it_ended
 from marlogue.envs.sandbox_watch import Group, Watch
-from tests.support.sandboxes import belongings, nothing_left, sandbox
+from tests.support.sandboxes import (
+    assert_nothing_left,
+    belongings,
+    folders_of,
+    nothing_left,
+    sandbox,
+)
 
 SNIPPETS = [
     Snippet("def f(x):\n    return 6 * x", "assert candidate(7) == 42", "f"),
@@ -46,7 +52,7 @@ def test_hundreds_of_runs(isolation, rounds):
     for _ in range(rounds // 4):
         results = box.run_many(snippets * 4)
         assert [r.status for r in results] == expected * 4
-        assert belongings() == before
+        assert_nothing_left(before)
     assert psutil.Process().memory_info().rss < memory + 30 * 2**20
 
 
@@ -122,14 +128,13 @@ def test_an_interrupt_ends_all_runs(isolation):
 
 @pytest.mark.parametrize("isolation", ["bubblewrap", "rlimits"])
 def test_a_killed_trainer_takes_its_runs_along(isolation):
-    before = belongings()
     with trainer(SLEEPERS)(isolation) as process:
         assert process.stdout is not None
         pids = [int(pid) for pid in process.stdout.readline().split()]
         process.kill()
     assert len(pids) >= 4
     wait_for_the_end_of(pids)
-    assert belongings() == before
+    assert not folders_of(process.pid)
 
 
 def test_a_trainer_that_takes_in_orphans_has_no_zombies():

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import tempfile
 import threading
 from contextlib import contextmanager
 
@@ -40,13 +41,26 @@ def sandbox(limits=LIMITS, isolation="bubblewrap", workers=2):
 def belongings():
     """What this process holds: children, threads, open files, temporary files."""
     process = psutil.Process()
-    folder = os.environ.get("TMPDIR", "/tmp")
     return {
         "children": {child.pid for child in process.children(recursive=True)},
         "threads": threading.active_count(),
         "files": process.num_fds(),
-        "folders": {name for name in os.listdir(folder) if name.startswith("marlogue-sandbox")},
+        "folders": folders_of(os.getpid()),
     }
+
+
+def folders_of(pid):
+    """Temporary folders of a process's sandboxes."""
+    names = os.listdir(tempfile.gettempdir())
+    return {name for name in names if name.startswith(f"marlogue-sandbox-{pid}-")}
+
+
+def assert_nothing_left(before):
+    """See that there is nothing beyond these belongings; what an earlier test left may be gone."""
+    after = belongings()
+    more = [what for what in ("children", "folders") if not after[what] <= before[what]]
+    more += [what for what in ("threads", "files") if after[what] > before[what]]
+    assert not more, f"{more}: {before}, then {after}"
 
 
 @contextmanager
@@ -54,4 +68,4 @@ def nothing_left():
     """Nothing of what ran within is there after it."""
     before = belongings()
     yield
-    assert belongings() == before
+    assert_nothing_left(before)
